@@ -5,7 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 # Whatever is installed, builds too, must have the version and the hash of constraints.txt.
-INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt
+INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt $(LEAN)
+# 1 GB that compiles kernels for GPUs, and that torch imports only for its compiler: left out where
+# no NVIDIA driver is. `make env GPU=1` installs it, for a machine with a GPU.
+GPU ?= $(wildcard /proc/driver/nvidia)
+LEAN = $(if $(GPU),,--excludes $(VENV)/no-gpu.txt)
 # Tests start hundreds of processes; a locked one cannot keep the bytecode that it compiles.
 COMPILED := av boto3 botocore cv2 numpy open_clip pyarrow pydantic ray scipy sympy torch torchvision transformers
 # Folders that no test, or one test, imports.
@@ -27,11 +31,14 @@ $(VENV)/.uv:
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r $(VENV)/uv.txt
 	touch $@
 
-$(VENV)/.env: $(VENV)/.uv $(INPUTS)
+$(VENV)/no-gpu.txt: | $(VENV)/.uv
+	echo triton > $@
+
+$(VENV)/.env: $(VENV)/.uv $(INPUTS) | $(VENV)/no-gpu.txt
 	$(INSTALL) -e '.[demo]'
 	touch $@
 
-$(VENV)/.test: $(VENV)/.uv $(INPUTS)
+$(VENV)/.test: $(VENV)/.uv $(INPUTS) | $(VENV)/no-gpu.txt
 	$(INSTALL) -e '.[test]'
 	# Some packages have templates that are no Python.
 	cd $(VENV)/lib/python3*/site-packages && ../../../bin/python -m compileall -qq -j 0 -x '$(NOT_COMPILED)' $(COMPILED) || true

@@ -34,8 +34,9 @@ from samples import analyzed
 
 from curator.cut_requests import crop_within, cut_request, frame_plan
 from curator.errors import CuratorError
+from curator.frame_size import upright_size
 from curator.media.container import open_container, video_stream
-from curator.media.decode import FrameReader, upright_size
+from curator.media.decode import FrameReader
 from curator.records.clips import Span
 from curator.records.cuts import CutClip, CutRequest
 from curator.records.tracks import Track

@@ -32,9 +32,9 @@ from measure import arguments, tell
 from numpy.typing import NDArray
 from samples import analyzed
 
-from curator.measures.quantizer import quantizer_signals
 from curator.measures.sample_signals import native_signals, picture_signals
 from curator.measures.score_list import BUILT_IN
+from curator.media.coded_quantizer import quantizer_signals
 from curator.media.decode import DECODER_OPTIONS
 from curator.records.clips import Span
 

@@ -22,6 +22,7 @@ from curator.executor.progress import Progress
 from curator.number_text import amount, clock, length, moment
 from curator.recipe import Overrides
 from curator.runs.lease import acquire_lease
+from curator.runs.output_recipe import choose_recipe
 from curator.runs.start import check_run, start_run
 from curator.tables.disk_table import taken
 from curator.tables.snapshot_store import NUMBER
@@ -99,16 +100,11 @@ def run(
             raise UsageError(f"{name} is {value!r}; expected a whole number from 1, or None")
     if not isinstance(overrides, Mapping | Sequence):
         raise UsageError(f"overrides is {overrides!r}; expected a mapping, or a list of texts")
-    store, loaded = check_run(
-        places,
-        _text(out, "out"),
-        recipe=recipe
-        if recipe is None or isinstance(recipe, Mapping)
-        else _text(recipe, "recipe", _RECIPE),
-        overrides=overrides,
-        ray_address=ray_address,
-        shared_out=shared_out,
-    )
+    root = _text(out, "out")
+    if recipe is not None and not isinstance(recipe, Mapping):
+        recipe = _text(recipe, "recipe", _RECIPE)
+    chosen = choose_recipe(root, recipe, overrides)
+    store = check_run(places, root, chosen, ray_address=ray_address, shared_out=shared_out)
     with (
         acquire_lease(store, "run") as lease,
         _shown(progress) as shown,
@@ -116,7 +112,7 @@ def run(
     ):
         return start_run(
             store,
-            loaded,
+            chosen.recipe,
             places,
             engine,
             shown,

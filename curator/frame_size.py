@@ -1,6 +1,7 @@
 """Reads sizes of pictures as users give them: width, then height, as in FFmpeg."""
 
 import re
+from fractions import Fraction
 
 MIN_SIDE_PX, MAX_SIDE_PX = 16, 16_384
 """H.264 has no larger side than `MAX_SIDE_PX`; a side below 16 px is a mistake."""
@@ -61,3 +62,19 @@ def _even(side_px: float) -> int:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def upright_size(
+    width: int, height: int, rotation_deg: int, pixel_aspect: Fraction
+) -> tuple[int, int]:
+    """Returns the size in square pixels after a clockwise rotation, by enlarging one side.
+
+    `pixel_aspect` is width / height of a pixel after rotation.
+    """
+    if rotation_deg % 180:
+        width, height = height, width
+    if pixel_aspect > 1:
+        width = round(width * pixel_aspect)
+    elif pixel_aspect < 1:
+        height = round(height / pixel_aspect)
+    return max(1, width), max(1, height)

@@ -23,7 +23,7 @@ from curator.extensions import Extension, Kind, load_extension
 from curator.family import FamilyError, Scope
 from curator.fingerprints import fingerprint
 from curator.frame_axes import AxisError
-from curator.measures.clip_semantics import Semantics
+from curator.measures.clip_models import Semantics
 from curator.measures.filtering import FilterNeeds
 from curator.models.weight_store import ModelStore
 from curator.recipe import (
@@ -32,9 +32,9 @@ from curator.recipe import (
     column_rules,
     measures_of,
     score_rules,
-    semantics_of,
     stored_measures_of,
 )
+from curator.recipe_models import semantics_of
 from curator.records.clips import FACT_COLUMNS
 from curator.records.tracks import TIME_SIGNALS, is_signal
 from curator.run_config import RunConfig

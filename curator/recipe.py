@@ -26,11 +26,10 @@ from pydantic import (
 )
 
 from curator.errors import RecipeError, UsageError, raised_as
-from curator.measures.clip_semantics import SemanticConfig, Semantics
-from curator.measures.learned_score import LearnedScore, SuitabilityConfig
+from curator.field_docs import description_of
+from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.rule_config import SHORT_SIDE, TRAINED, Rule
 from curator.measures.score_list import SCORES, Measures, RecipeContext, ScoreConfig
-from curator.models.weight_store import ModelStore
 from curator.rights_config import RightsConfig
 from curator.run_config import RunConfig
 from curator.stage import StageConfig
@@ -46,10 +45,9 @@ from curator.stages.propose.config import WindowConfig as WindowConfig
 from curator.stages.scan.config import ScanConfig
 from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig
+from curator.storage.base import has_scheme
 from curator.storage.metadata_columns import PREFIX
 from curator.strict_yaml import StrictYamlError, load_yaml, pipelines_folder, read_yaml, yaml_names
-from curator.tables.lasting_objects import copy_name
-from curator.tables.out_layout import LEARNED_MODEL
 from curator.trainers.trainer_files import Trainer, is_path, load_trainer
 from curator.value_errors import explain, fields_at, model_of, value_words
 
@@ -67,13 +65,31 @@ MAX_NEAR = 4
 """Most keys that a message proposes for an unknown key."""
 
 
+class SuitabilityConfig(BaseModel):
+    """The model that gives the score."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    model: str | None = Field(
+        None,
+        description="model of the score suitability: a file or object that `curate learn` wrote, "
+        "such as OUT/learned/suitability.json; null for no such score",
+    )
+
+    @field_validator("model")
+    @classmethod
+    def _absolute(cls, address: str | None) -> str | None:
+        # OUT stores the recipe, and the next run may start in another folder.
+        return address if address is None or has_scheme(address) else os.path.abspath(address)
+
+
 class StageEntry(BaseModel):
     """A custom stage, or a built-in stage that the recipe moves.
 
     In a recipe, `my_package.blur:BlurFaces` is short for `{use: my_package.blur:BlurFaces}`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     use: str = Field(
         description="package.module:Class, an entry point, or one of " + ", ".join(MOVABLE)
@@ -102,7 +118,7 @@ class TrainFor(BaseModel):
     In a recipe, `ltx2` is short for `{trainer: ltx2}`.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
     trainer: str = Field(description="a name from `curate fit --list`, or the path of a file")
 
@@ -127,7 +143,7 @@ class TrainFor(BaseModel):
 class _Measured(BaseModel):
     """Settings of the stages up to the search for duplicates."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     about: str = Field("", description="what the recipe is for")
     scan: ScanConfig = Field(default_factory=ScanConfig)
@@ -318,51 +334,6 @@ def score_rules(recipe: Recipe) -> FilterConfig:
 def column_rules(recipe: Recipe) -> FilterConfig:
     """Returns the rules on columns of annotators, which apply to written clips."""
     return recipe.filters.of_columns(measures_of(recipe).specs)
-
-
-def learned_score_of(recipe: Recipe) -> LearnedScore | None:
-    """Reads the recipe's model of `curate learn`; None if the recipe has no such model.
-
-    Raises `UsageError` if the model cannot be read, or needs scores that the recipe lacks.
-    """
-    address = recipe.suitability.model
-    if address is None:
-        return None
-    learned = _read_learned(address)
-    absent = [name for name in learned.scores if name not in stored_measures_of(recipe).specs]
-    if absent:
-        raise UsageError(
-            f"suitability.model uses the score {absent[0]!r}, which this recipe does not have; "
-            "add the measure that gives this score to `measures`"
-        )
-    if learned.directions and not recipe.analyze.scenes:
-        raise UsageError(
-            "suitability.model uses picture vectors, and analyze.scenes is false; set "
-            "analyze.scenes to true"
-        )
-    return learned
-
-
-def _read_learned(address: str) -> LearnedScore:
-    """Reads a model, or its copy in the same output if the model is damaged."""
-    try:
-        return LearnedScore.read(address)
-    except UsageError as error:
-        root = address.removesuffix(LEARNED_MODEL)
-        if root == address:
-            raise
-        try:
-            learned = LearnedScore.read(f"{root}{copy_name(LEARNED_MODEL)}")
-        except UsageError:
-            # The copy's error would name an object that the user does not know.
-            raise error from None
-        logger.warning("%s; its copy is read", error)
-        return learned
-
-
-def semantics_of(recipe: Recipe) -> Semantics:
-    """Returns the models that a recipe names; raises `ModelError` for an unknown name."""
-    return Semantics(recipe.semantic, recipe.analyze.clip, ModelStore.at(recipe.models))
 
 
 def recipe_names() -> list[str]:
@@ -588,7 +559,7 @@ def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:
                 extra = field.json_schema_extra
                 unit = str(extra.get("unit", "")) if isinstance(extra, Mapping) else ""
                 value = section.model_dump(mode="json")[key]
-                yield f"{name}.{key}", value, unit, " ".join((field.description or "").split())
+                yield f"{name}.{key}", value, unit, description_of(type(section), key)
         else:
             yield name, section, "", info.description or ""
 

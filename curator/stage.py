@@ -125,9 +125,8 @@ class Wait:
 class StageConfig(BaseModel):
     """Settings of a stage. They are immutable, and unknown keys are refused."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    # The schema is built when a recipe is read, with those of all sections.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     def problem_in(self, recipe: Any, /) -> str | None:  # noqa: ANN401 - stages know no recipe
         """Returns why other sections of the recipe exclude these settings, with the remedy."""

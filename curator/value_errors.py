@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, RootModel, ValidationError
 
 from curator.errors import unknown_key
+from curator.field_docs import description_of
 
 _SHOWN = 60
 """Most characters of a wrong value that a message shows."""
@@ -50,8 +51,11 @@ def explain(error: ValidationError, model: type[BaseModel]) -> tuple[list[str], 
         names = [name for name, _ in fields_at(location[:-1], model)]
         return location, unknown_key(location[-1], names, "key")
     if kind == "missing" and location:
-        field = dict(fields_at(location[:-1], model)).get(location[-1])
-        about = field.description if field is not None and field.description else None
+        above = _model_at(location[:-1], model)
+        (name,) = [
+            name for name, of in above.model_fields.items() if (of.alias or name) == location[-1]
+        ]
+        about = description_of(above, name)
         return location, f"missing; expected {about or _described(annotation, location, None)}"
     message = str(first["msg"]).removeprefix("Value error, ")
     if kind == "value_error":
@@ -79,6 +83,10 @@ def explain(error: ValidationError, model: type[BaseModel]) -> tuple[list[str], 
 
 def fields_at(location: Sequence[str], model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
     """Yields the keys below a key, with their fields; the last model on the way if it has none."""
+    yield from _fields(_model_at(location, model)).items()
+
+
+def _model_at(location: Sequence[str], model: type[BaseModel]) -> type[BaseModel]:
     for part in location:
         annotation = _below(model, part)
         below = model_of(annotation)
@@ -88,7 +96,7 @@ def fields_at(location: Sequence[str], model: type[BaseModel]) -> Iterator[tuple
     if issubclass(model, RootModel):
         (value,) = _plain(_value_type(model.model_fields["root"].annotation))
         model = value if isinstance(value, type) and issubclass(value, BaseModel) else model
-    yield from _fields(model).items()
+    return model
 
 
 def value_words(value: object) -> str:

@@ -13,6 +13,7 @@ ROOT = Path(curator.__file__).parent
 LAYERS = (
     (
         "errors",
+        "field_docs",
         "frame_size",
         "strict_yaml",
         "frame_rate",
@@ -38,7 +39,7 @@ LAYERS = (
     ("scheduler",),
     ("dataset",),
     ("stages",),
-    ("recipe",),
+    ("recipe", "recipe_models"),
     ("tools.report",),
     ("pipeline", "tools.verify"),
     ("export",),

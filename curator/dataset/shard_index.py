@@ -43,8 +43,8 @@ from curator.dataset.tar_reader import (
 )
 from curator.family import Family, Place
 from curator.records.clips import CLIP_FORMATS, WINDOWED, ClipFormat
-from curator.tables.checksums import sealed_json
 from curator.tables.fenced_store import Digest
+from curator.tables.json_objects import sealed_json
 from curator.tables.out_layout import DATASET as DATASET_KEY
 from curator.tables.out_layout import MANIFEST, SHARDS, SIDES
 from curator.tables.parts import columns_schema, parquet_by_content, rows_to_table

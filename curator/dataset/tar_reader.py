@@ -13,10 +13,9 @@ from typing import Any, Literal
 from curator.errors import ShardError, UsageError, raised_as
 from curator.family import Family, FamilyError
 from curator.storage import Store, open_store
-from curator.tables.checksums import opened_json
-from curator.tables.out_layout import SIDES
+from curator.tables.json_objects import opened_json
+from curator.tables.out_layout import SIDES, SUMMARY
 from curator.tables.output_format import refuse_other_format
-from curator.tables.parts import SUMMARY
 from curator.tables.sample_members import MEMBERS
 from curator.tables.snapshot_store import INDEXES, read_snapshot
 

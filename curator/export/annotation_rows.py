@@ -8,8 +8,8 @@ from curator.dataset.tar_reader import ShardSet
 from curator.errors import UsageError
 from curator.tables.checksums import read_parquet
 from curator.tables.disk_table import taken
+from curator.tables.out_layout import SUMMARY
 from curator.tables.output_format import read_summary
-from curator.tables.parts import SUMMARY
 
 COLUMNS = (
     "clip_id", "source_id", "window", "start_frame", "end_frame", "shown", "model", "prompt",

@@ -57,7 +57,7 @@ FORMATS: Mapping[str, str] = {
 class ExporterOptions(BaseModel):
     """Options of a format. Each field is a flag of `curate export`; its docstring is the help."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class LeastFrames(ExporterOptions):

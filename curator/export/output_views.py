@@ -37,8 +37,9 @@ from curator.dataset.shard_index import (
 from curator.dataset.tar_reader import SPLITS, members_name
 from curator.errors import DamagedError, UsageError
 from curator.storage import Store
-from curator.tables.checksums import read_json, read_parquet
+from curator.tables.checksums import read_parquet
 from curator.tables.fenced_store import Digest
+from curator.tables.json_objects import read_json
 from curator.tables.kept_clips import selected_clips
 from curator.tables.mark_table import read_marks
 from curator.tables.out_layout import SHARDS

@@ -310,10 +310,20 @@ def _remade(choice: OutputChoice) -> Iterator[None]:
 
 
 def _view_ids(choice: OutputChoice) -> pa.Array:
-    from curator.tables.view_store import view_ids
+    """Returns the ids of a view's clips; raises `UsageError` for other rows than it was made of.
+
+    A `curate views --replace` or `curate remove` that goes on, or was killed, leaves such rows.
+    """
+    from curator.tables.checksums import read_parquet
+    from curator.tables.fenced_store import Digest
+    from curator.tables.view_store import ROWS, VIEW, view_key
 
     with _remade(choice):
-        return view_ids(open_store(choice.out), _view_of(choice)).combine_chunks()
+        store, view = open_store(choice.out), _view_of(choice)
+        key = view_key(view.name, ROWS)
+        if Digest.of_object(store, key).as_dict() != view.files[ROWS]:
+            raise DamagedError(store.uri, key, f"not the rows that {VIEW} names")
+        return read_parquet(store, key, ["clip_id"])["clip_id"].combine_chunks()
 
 
 def _exclude_duplicates(

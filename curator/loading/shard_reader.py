@@ -199,7 +199,7 @@ def read_output(
 
 def _newest_manifest(store: Store) -> str:
     """Returns the manifest that names the table's digest: during a commit, maybe the next."""
-    from curator.tables.checksums import opened_json
+    from curator.tables.json_objects import opened_json
 
     if store.exists(NEXT_MANIFEST) and store.exists(TABLE):
         files = opened_json(store.read(NEXT_MANIFEST), NEXT_MANIFEST).get("files", {})
@@ -212,7 +212,7 @@ def _from_manifest(
     store: Store, indexes: Store, name: str, table: str, split: str, reads: Reads | None
 ) -> LoadedOutput:
     """Reads the manifest `name` and the table `table` of the store `indexes`."""
-    from curator.tables.checksums import opened_json
+    from curator.tables.json_objects import opened_json
 
     shards: list[LocalShard] = []
     try:

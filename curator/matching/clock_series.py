@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.media.audio_level import CELLS_PER_S
-from curator.records.tracks import Track
+from curator.records.tracks import CELLS_PER_S, Track
 
 RATE = 60.0
 """Values of a series per second."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import OF_TIME, ScoreSpec
-from curator.media.audio_level import CELLS_PER_S, FLOOR_DB, MAX_CELLS
+from curator.records.tracks import CELLS_PER_S, FLOOR_DB, MAX_CELLS
 
 SILENCE_DB = -60.0
 """Default bound of FFmpeg's `silencedetect`. That filter compares peaks, which are higher than the

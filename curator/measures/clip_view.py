@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.media.decode import upright_size
+from curator.frame_size import upright_size
 from curator.models.embedding_heads import Heads
 from curator.records.clips import Span
 from curator.records.tracks import Track

@@ -9,7 +9,6 @@ Shape letters: N clips, D dimensions of a scene vector.
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from curator.errors import StorageError, UsageError
 from curator.measures.score_list import SUITABILITY
 from curator.models.scene_network import SCENE_MODEL
 from curator.storage import open_store
-from curator.storage.base import has_scheme
 
 FORMAT = f"curate suitability 1, {SCENE_MODEL}"
 _REMEDY = (
@@ -32,24 +29,6 @@ _REMEDY = (
     "--set suitability.model=null, and no rule on suitability"
 )
 Values = NDArray[np.float64]
-
-
-class SuitabilityConfig(BaseModel):
-    """The model that gives the score."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: str | None = Field(
-        None,
-        description="model of the score suitability: a file or object that `curate learn` wrote, "
-        "such as OUT/learned/suitability.json; null for no such score",
-    )
-
-    @field_validator("model")
-    @classmethod
-    def _absolute(cls, address: str | None) -> str | None:
-        # OUT stores the recipe, and the next run may start in another folder.
-        return address if address is None or has_scheme(address) else os.path.abspath(address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

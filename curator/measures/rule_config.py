@@ -94,7 +94,7 @@ class FilterConfig(RootModel[dict[str, Rule]]):
     A rule has the name of its score, or another name and the key `score`.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     @field_validator("root")
     @classmethod

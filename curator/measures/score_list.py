@@ -341,7 +341,7 @@ def measures_in(info: ValidationInfo) -> Measures:
 class ScoreConfig(RootModel[dict[str, How]]):
     """Replaces the aggregate, or the bound of a share, of `ScoreSpec`, by score."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     @field_validator("root", mode="before")
     @classmethod

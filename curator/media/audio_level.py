@@ -26,13 +26,8 @@ from numpy.typing import NDArray
 
 from curator.media.container import flush_of, has_decoder
 from curator.records.sources import Note
+from curator.records.tracks import CELLS_PER_S, FLOOR_DB, MAX_CELLS
 
-CELLS_PER_S = 10
-"""Cells of the grid per second."""
-MAX_CELLS = 4_000_000
-"""Most cells from the first to the last level: 4.6 days. Later cells are dropped."""
-FLOOR_DB = -120.0
-"""Level of digital silence, and the lowest level: between the floors of 16 and 24 bits."""
 SETTLED_S = 0.5
 """Seconds after which any audio decoder that began in the middle gives the right samples. Opus
 needs 0.08 s, and MP3's bit reservoir covers a few frames of 0.03 s."""

@@ -588,19 +588,3 @@ class FrameReader:
                 f"{self.uri} is {width}x{height}, more than {self.max_pixels} pixels; raise "
                 "analyze.max_pixels if memory allows",
             )
-
-
-def upright_size(
-    width: int, height: int, rotation_deg: int, pixel_aspect: Fraction
-) -> tuple[int, int]:
-    """Returns the size in square pixels after a clockwise rotation, by enlarging one side.
-
-    `pixel_aspect` is width / height of a pixel after rotation.
-    """
-    if rotation_deg % 180:
-        width, height = height, width
-    if pixel_aspect > 1:
-        width = round(width * pixel_aspect)
-    elif pixel_aspect < 1:
-        height = round(height / pixel_aspect)
-    return max(1, width), max(1, height)

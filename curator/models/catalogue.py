@@ -29,7 +29,7 @@ TEXT_FILES = ("config.json", "tokenizer.json")
 class ModelFile(BaseModel):
     """A file of a model besides its weights."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     file: str
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
@@ -39,7 +39,7 @@ class ModelFile(BaseModel):
 class PictureInput(BaseModel):
     """How a network that scores pictures is run, and how it reads a picture."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     runs: Literal["onnx", "pyiqa"]
     metric: str | None = Field(None, description="pyiqa: its name of the metric")
@@ -79,7 +79,7 @@ class PictureInput(BaseModel):
 class ModelEntry(BaseModel):
     """A model of the catalogue."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     kind: Kind

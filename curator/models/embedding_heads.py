@@ -136,7 +136,7 @@ def load_linear_head(path: Path, *, dim: int) -> LinearHead:
 class Prompts(BaseModel):
     """Classes and the prompts that describe them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     templates: list[str] = Field(min_length=1)
     content: dict[str, list[str]] = Field(min_length=2)

@@ -420,3 +420,8 @@ class Written(Coding, Extent, Length, Size, Borders, File):
 
 FACT_COLUMNS = frozenset({*columns_of(Clip), *columns_of(Candidate)} - {"scores"})
 """Columns of `clips` and `candidates` that are no scores."""
+
+PREFERENCES = ("pixels", "bits_per_pixel", "length")
+"""More pixels, less compression, and more frames are better."""
+LEAST = "-"
+"""Prefix of a criterion for which the lowest value is the best."""

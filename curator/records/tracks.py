@@ -21,6 +21,13 @@ DAMAGED = 2
 UNIFORM = 4
 """Bit of `SourceFrames.frame_flags` for uniform frames, as `FrameReader` defines them."""
 
+CELLS_PER_S = 10
+"""Cells of audio levels per second."""
+MAX_CELLS = 4_000_000
+"""Most cells from the first to the last level: 4.6 days. Later cells are dropped."""
+FLOOR_DB = -120.0
+"""Level of digital silence, and the lowest level: between the floors of 16 and 24 bits."""
+
 
 def _empty(kind: type[np.generic], n_axes: int = 1) -> Any:  # noqa: ANN401 - a field of any array
     """Returns a field for an array, by default empty: not measured."""

@@ -31,11 +31,12 @@ from curator.stage import (
 )
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
-from curator.tables.checksums import find_json, read_parquet
+from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, fields_of, reject
 from curator.tables.clip_vectors import Vectors
 from curator.tables.family_store import FamilyStore, values_in_tars
+from curator.tables.json_objects import find_json
 from curator.tables.long_columns import take_rows
 from curator.tables.out_layout import DATASET, MANIFEST
 from curator.tables.output_format import existing

@@ -21,9 +21,9 @@ from curator.buckets import MAX_ENLARGED
 from curator.errors import StorageError
 from curator.records.clips import FITTED, WINDOWED
 from curator.storage import Store
-from curator.tables.checksums import sealed_json, to_json
 from curator.tables.clip_rows import ClipColumns
 from curator.tables.fenced_store import FencedStore
+from curator.tables.json_objects import sealed_json, to_json
 from curator.tables.out_layout import (
     CONFIG,
     DATASET,
@@ -36,11 +36,12 @@ from curator.tables.out_layout import (
     SETTINGS,
     SHARDS,
     SNAPSHOTS,
+    SUMMARY,
     is_own,
     leftovers,
     remove,
 )
-from curator.tables.parts import SUMMARY, write_table_part, write_tables
+from curator.tables.parts import write_table_part, write_tables
 from curator.tables.proof_store import read_proofs
 from curator.tables.removal_records import head_of_records
 from curator.tables.snapshot_store import (

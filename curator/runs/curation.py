@@ -20,6 +20,7 @@ from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
+from curator.records.clips import LEAST
 from curator.runs.commit_run import no_lease_check
 from curator.runs.dropped_clips import DropCheck
 from curator.runs.generations import CARRIED, Generations, carry, last_sources, why_stale
@@ -35,7 +36,6 @@ from curator.stages.scan.source_listing import ListedSources, list_sources
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
-from curator.tables.clip_rank import LEAST
 from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import earlier_state
 from curator.tables.removal_records import finished_removals

@@ -12,7 +12,8 @@ import pyarrow as pa
 from curator.errors import REFUSED, RETRIED
 from curator.number_text import amount, plain, size
 from curator.pipeline import graph_of
-from curator.recipe import Recipe, measures_of, semantics_of
+from curator.recipe import Recipe, measures_of
+from curator.recipe_models import semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.dropped_clips import DropCheck, by_source
 from curator.runs.dry_run_clips import clip_lines

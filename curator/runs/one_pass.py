@@ -55,11 +55,12 @@ from curator.stages.shard.shard_driver import Sharding, reject_across, sources_a
 from curator.stages.shard.split_groups import SplitGroups, shared_footage, split_sources
 from curator.storage import Store
 from curator.tables.candidate_store import Candidates, ProposedUnit
-from curator.tables.checksums import read_json, read_parquet
+from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import Location
 from curator.tables.clip_vectors import StoredVectors, Vectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
+from curator.tables.json_objects import read_json
 from curator.tables.out_layout import DATASET, INDEX, LAYOUT, MANIFEST
 from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 from curator.tables.schemas import (

@@ -1,12 +1,15 @@
-"""Chooses the recipe of a run into an output, and lists its changes to the output's recipe."""
+"""Chooses the recipe of a run into an output.
+
+It imports neither stages nor Arrow, so a wrong key is told before they load.
+"""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from curator.errors import DamagedError, StorageError, UsageError, raised_as
-from curator.pipeline import built_in_stages
 from curator.recipe import (
     DEFAULT_RECIPE,
     Overrides,
@@ -15,51 +18,39 @@ from curator.recipe import (
     recipe_used,
     with_changes,
 )
-from curator.records.clips import OF_FORM
-from curator.stage import FILTERED_AGAIN
-from curator.storage import Store
+from curator.storage import Store, open_store
 from curator.tables.out_layout import MANIFEST
 from curator.tables.output_format import find_settings, read_summary
 
 logger = logging.getLogger(__name__)
 
-_OF_NO_STAGE = {
-    "run": "this key applies to the new sources of this run",
-    "run.marks": FILTERED_AGAIN,
-    **{key: FILTERED_AGAIN for key, _ in OF_FORM.values()},
-    "run.mode": "all clips are decided about again, except in mode growing without clusters",
-    "stages": "changed stages filter, cut or annotate clips again; values of stages that are left "
-    "out leave the samples",
-    "rights": "sources that it refuses lose their clips; sources that it allows now are analyzed",
-    "train_for": "the summary of the run says what other trainers see",
-    "models": "weights are read from this place",
-}
-"""Effects of a change on the next run, by section or key of the recipe."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenRecipe:
+    """The recipe of a run, and that of the last finished run into its output, if there is one."""
+
+    recipe: Recipe
+    before: Recipe | None
 
 
-def consequences(recipe: Recipe) -> dict[str, str]:
-    """Returns the effects of a change on the next run, by section or key of the recipe."""
-    by_section = {
-        section: stage.change_effect
-        for stage in built_in_stages(recipe)
-        for section in stage.sections
-        if stage.change_effect
-    }
-    return {**by_section, **_OF_NO_STAGE}
+def choose_recipe(
+    out: str, name: str | Mapping[str, Any] | None, overrides: Overrides
+) -> ChosenRecipe:
+    """Chooses the recipe of a run: the named recipe, else the output's, else the default.
 
-
-def recipe_for(store: Store, name: str | Mapping[str, Any] | None, overrides: Overrides) -> Recipe:
-    """Returns the recipe of a run: the named recipe, else the output's recipe, else the default.
-
-    Logs the changes to the recipe of the output. `load_recipe` explains `name`; None keeps the
-    recipe of the output. `overrides` are changes to this recipe.
+    Args:
+        out: Output root.
+        name: Name, path of a YAML file, or its contents, as for `load_recipe`; None keeps the
+            recipe of the output.
+        overrides: Changes to this recipe.
 
     Raises:
         RecipeError: A key or value is wrong.
-        UsageError: The output has another format; or `name` is None, and the recipe of the output
-            cannot be read.
+        UsageError: The output cannot be opened, or has another format; or `name` is None, and the
+            recipe of the output cannot be read.
     """
     with raised_as(UsageError, StorageError):
+        store = open_store(out)
         settings = _settings(store)
     before = None
     try:
@@ -70,12 +61,9 @@ def recipe_for(store: Store, name: str | Mapping[str, Any] | None, overrides: Ov
             raise
         logger.warning("the changes to the recipe are unknown: %s", error)
     if name is None and before is not None:
-        recipe = with_changes(before, overrides)
-    else:
-        recipe = load_recipe(DEFAULT_RECIPE if name is None else name, overrides)
-    if before is not None:
-        log_changes(store.uri, before, recipe)
-    return recipe
+        return ChosenRecipe(recipe=with_changes(before, overrides), before=before)
+    recipe = load_recipe(DEFAULT_RECIPE if name is None else name, overrides)
+    return ChosenRecipe(recipe=recipe, before=before)
 
 
 def _stored_recipe(store: Store, settings: Mapping[str, Any]) -> Recipe | None:
@@ -99,66 +87,3 @@ def _settings(store: Store) -> Mapping[str, Any]:
             if settings := read(store):
                 return settings
     return {}
-
-
-def log_changes(uri: str, before: Recipe, recipe: Recipe) -> None:
-    """Logs the changes to the recipe of an output, and their effects on a run."""
-    changes = list(recipe_changes(before, recipe))
-    if changes:
-        lines = "".join(f"\n  {change}" for change in changes)
-        logger.warning("the recipe of %s changes:%s", uri, lines)
-
-
-def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[str]:
-    """Yields a line for each key with another value: the change, and its effect on a run.
-
-    An entry that only one of the recipes has, such as a rule, is one key; its settings that are the
-    default are left out. The key `about` has no effect.
-    """
-    effects = consequences(recipe)
-    old, new = (version.model_dump(mode="json") for version in (before, recipe))
-    for path in _changed(old, new):
-        if path != ("about",):
-            was, now = (_shown(_value_at(version, path)) for version in (before, recipe))
-            key = ".".join(path)
-            yield f"{key}: {was} -> {now} ({effects.get(key) or effects[path[0]]})"
-
-
-def _changed(
-    old: Mapping[str, Any], new: Mapping[str, Any], above: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
-    """Yields the path of each value that differs, except mappings that both have."""
-    for name in {**new, **old}:
-        was, now = old.get(name), new.get(name)
-        if isinstance(was, Mapping) and isinstance(now, Mapping):
-            yield from _changed(was, now, (*above, name))
-        elif was != now:
-            yield (*above, name)
-
-
-def _value_at(recipe: Recipe, path: Sequence[str]) -> Any:  # noqa: ANN401 - of any key
-    """Returns the value at a path, a mapping without defaults; None if the recipe lacks the key."""
-
-    def of(values: Any) -> Any:  # noqa: ANN401
-        for name in path:
-            values = values.get(name) if isinstance(values, Mapping) else None
-        return values
-
-    value = of(recipe.model_dump(mode="json"))
-    if isinstance(value, Mapping):
-        return of(recipe.model_dump(mode="json", exclude_defaults=True)) or {}
-    return value
-
-
-def _shown(value: object) -> str:
-    """Returns a value as a recipe writes it; mappings lose keys with null or empty values."""
-    if value is None:
-        return "null"
-    if isinstance(value, Mapping):
-        entries = {name: item for name, item in value.items() if item not in (None, {})}
-        if entries.keys() == {"use"}:
-            return str(entries["use"])
-        return f"{{{', '.join(f'{name}: {_shown(item)}' for name, item in entries.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_shown, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -27,7 +27,7 @@ from curator.runs.commit_run import kept_by_source, no_lease_check
 from curator.runs.corpus import RunCorpus
 from curator.runs.marked_clips import MarkedClips
 from curator.runs.one_pass import GenerationRun, RunScope
-from curator.runs.output_recipe import log_changes
+from curator.runs.recipe_changes import log_changes
 from curator.runs.repair import repair_objects
 from curator.runs.run_context import RunContext, RunLog
 from curator.stage import CLIP_EMBEDDING, EMBEDDING

@@ -13,19 +13,20 @@ from typing import Any, TypeVar
 from curator.errors import DamagedError, StorageError
 from curator.runs.commit_run import no_lease_check
 from curator.storage import Store
-from curator.tables.checksums import TRIES, filter_in_threads, is_damaged, sealed_json, to_json
+from curator.tables.checksums import filter_in_threads, is_damaged
 from curator.tables.fenced_store import Digest, FencedStore
+from curator.tables.json_objects import TRIES, sealed_json, to_json
 from curator.tables.out_layout import (
     CONFIG,
     OWN_FOLDERS,
     SHARDS,
+    SUMMARY,
     FolderLifetime,
     folders_of,
     is_own,
     listed_objects,
 )
 from curator.tables.output_format import read_summary, refuse_lost_commit
-from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     EARLIER,
     HEAD,

@@ -15,11 +15,12 @@ from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.extensions import named
-from curator.measures.clip_semantics import Semantics
+from curator.measures.clip_models import Semantics
 from curator.measures.learned_score import LearnedScore
 from curator.measures.score_list import SUITABILITY
 from curator.pipeline import Graph
-from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
+from curator.recipe import Recipe, measures_of
+from curator.recipe_models import learned_score_of, semantics_of
 from curator.runs.generations import decided_with
 from curator.runs.marked_clips import honoured_marks
 from curator.stages.analyze.gpu_engines import GpuProbe

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -28,17 +28,17 @@ from curator.models.weight_store import ModelStore
 from curator.number_text import amount
 from curator.pipeline import graph_of
 from curator.recipe import (
-    Overrides,
     Recipe,
-    learned_score_of,
     least_trained_px,
     measures_of,
-    semantics_of,
 )
+from curator.recipe_models import learned_score_of, semantics_of
+from curator.records.clips import LEAST
 from curator.records.sources import Medium
 from curator.runs.lease import Lease
-from curator.runs.output_recipe import recipe_for
+from curator.runs.output_recipe import ChosenRecipe
 from curator.runs.progress_report import reported
+from curator.runs.recipe_changes import log_changes
 from curator.runs.reference_clips import check_recognition, other_output
 from curator.runs.repair import ALL, with_repair
 from curator.runs.run_context import RunLog
@@ -50,9 +50,14 @@ from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import is_pattern
 from curator.storage.object_service import scheme_of
-from curator.tables.clip_rank import LEAST
-from curator.tables.out_layout import CONFIG, OWN_FOLDERS, REPLIES, foreign_objects, has_results
-from curator.tables.parts import SUMMARY
+from curator.tables.out_layout import (
+    CONFIG,
+    OWN_FOLDERS,
+    REPLIES,
+    SUMMARY,
+    foreign_objects,
+    has_results,
+)
 from curator.tables.removal_records import read_removals
 from curator.tools.telemetry.spans import exported_spans
 
@@ -62,36 +67,36 @@ logger = logging.getLogger(__name__)
 def check_run(
     sources: Sequence[str],
     out: str,
+    chosen: ChosenRecipe,
     *,
-    recipe: str | Mapping[str, Any] | None,
-    overrides: Overrides,
     ray_address: str | None,
     shared_out: bool,
     writes: bool = True,
-) -> tuple[Store, Recipe]:
-    """Checks recipe, places, models and servers before any work.
+) -> Store:
+    """Checks recipe, places, models and servers before any work; returns the output root.
+
+    Logs the changes to the recipe of the output.
 
     Args:
         sources: Sources as the user named them.
         out: Output root.
-        recipe: Name, path of a YAML file, or its contents; None for the output's recipe, else
-            `quickstart`.
-        overrides: Changes to the recipe.
+        chosen: Recipe of the run, which `choose_recipe` returned.
         ray_address: Cluster to run on; None for this machine.
         shared_out: Whether the user says that all nodes see the same folders.
         writes: Whether the run writes.
 
     Raises:
-        RecipeError: A key or value of the recipe is wrong.
+        RecipeError: A trainer of the recipe, or its place in the graph, is wrong.
         UsageError: A place, a model, a package, a GPU or a server is missing, or the recipe would
             let removed footage come back.
     """
     with _before_work():
+        if chosen.before is not None:
+            log_changes(open_store(out).uri, chosen.before, chosen.recipe)
         return _checked(
             sources,
             out,
-            recipe=recipe,
-            overrides=overrides,
+            chosen.recipe,
             ray_address=ray_address,
             shared_out=shared_out,
             writes=writes,
@@ -112,14 +117,12 @@ def _before_work() -> Iterator[None]:
 def _checked(
     sources: Sequence[str],
     out: str,
+    loaded: Recipe,
     *,
-    recipe: str | Mapping[str, Any] | None,
-    overrides: Overrides,
     ray_address: str | None,
     shared_out: bool,
     writes: bool,
-) -> tuple[Store, Recipe]:
-    loaded = recipe_for(open_store(out), recipe, overrides)
+) -> Store:
     check_measured(loaded)
     check_cpu_scores(loaded, ray_address=ray_address)
     check_models(loaded)
@@ -145,7 +148,7 @@ def _checked(
     check_captions(loaded, asks_server=loaded.caption.asks and is_first and not has_replies)
     if (advice := least_size_advice(loaded)) is not None:
         logger.warning("%s", advice)
-    return store, loaded
+    return store
 
 
 def least_size_advice(recipe: Recipe) -> str | None:

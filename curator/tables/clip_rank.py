@@ -7,10 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-PREFERENCES = ("pixels", "bits_per_pixel", "length")
-"""More pixels, less compression, and more frames are better."""
-LEAST = "-"
-"""Prefix of a criterion for which the lowest value is the best."""
+from curator.records.clips import LEAST
 
 
 def criterion(clips: pa.Table, name: str) -> NDArray[np.float64]:

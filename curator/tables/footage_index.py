@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from curator.errors import DamagedError, StorageError
 from curator.stage import Footage, Work
 from curator.storage import Store
-from curator.tables.checksums import find_json, read_rows, sealed_json, to_json
+from curator.tables.checksums import read_rows
 from curator.tables.footage_store import FootageStore, block_vectors, footage_object
+from curator.tables.json_objects import find_json, sealed_json, to_json
 from curator.vectors.vector_codes import Codes, Projection
 from curator.vectors.vector_index import VectorIndex, VectorPart, add_parts, merge
 

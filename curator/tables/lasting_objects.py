@@ -26,8 +26,9 @@ from typing import Any
 from curator.errors import DamagedError, UsageError
 from curator.number_text import amount
 from curator.storage import Store
-from curator.tables.checksums import find_json, read_sealed, sealed_json, to_json
-from curator.tables.out_layout import COPIES, LEARNED, MARKS, is_own
+from curator.tables.checksums import read_sealed
+from curator.tables.json_objects import find_json, sealed_json, to_json
+from curator.tables.out_layout import COPIES, LEARNED, MARKS, copy_name, is_own
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +41,6 @@ _MAX_EARLIER = 1000
 _FIELDS = frozenset({"sha256", "entries", "written"})
 _WHAT = {MARKS: "mark", LEARNED: "curve"}
 """Entries of the objects of a folder. Footage has an entry per removed clip."""
-
-
-def copy_name(name: str) -> str:
-    """Returns the name of an object's copy."""
-    return f"{COPIES}/{name}"
 
 
 def receipt_name(name: str) -> str:

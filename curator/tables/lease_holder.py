@@ -11,7 +11,7 @@ from typing import Any
 
 from curator.json_bounds import load_bounded
 from curator.number_text import plain
-from curator.tables.checksums import opened_json, sealed_json, to_json
+from curator.tables.json_objects import opened_json, sealed_json, to_json
 from curator.tables.out_layout import LEASE
 
 IN_THIS_PROCESS: set[str] = set()

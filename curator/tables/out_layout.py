@@ -16,12 +16,13 @@ from itertools import chain, islice
 
 from curator.storage import ObjectInfo, Store
 from curator.storage.file_walk import is_hidden
-from curator.tables.parts import SUMMARY
 
 logger = logging.getLogger(__name__)
 
 CONFIG, SETTINGS = "config.json", ("recipe", "fingerprints", "format")
 """Settings of the newest commit: the object, and fields of the summary that are in it."""
+SUMMARY = "summary.json"
+"""Written last; a run with a summary is finished."""
 LEASE = "lease.json"
 """Names the run that is writing. The run removes it at its end."""
 PLAN, PROGRESS = "plan.json", "progress.json"
@@ -55,6 +56,11 @@ NEXT_MANIFEST = f"{SHARDS}/manifest.next.json"
 
 ENERGON_SPLITS, ENERGON_COUNTS = ".nv-meta/split.yaml", ".nv-meta/.info.json"
 """Paths below a folder of shards: the tars of each split, and the sample count of each tar."""
+
+
+def copy_name(name: str) -> str:
+    """Returns the name of an object's copy."""
+    return f"{COPIES}/{name}"
 
 
 class FolderLifetime(StrEnum):

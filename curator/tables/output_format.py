@@ -12,17 +12,17 @@ from typing import Any
 from curator.errors import DamagedError, StorageError, UsageError
 from curator.number_text import amount
 from curator.storage import Store
-from curator.tables.checksums import find_json
+from curator.tables.json_objects import find_json
 from curator.tables.out_layout import (
     CONFIG,
     MANIFEST,
     NEXT_MANIFEST,
     SHARDS,
     SNAPSHOTS,
+    SUMMARY,
     TABLES,
     find_unlisted,
 )
-from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     EARLIER,
     NUMBER,

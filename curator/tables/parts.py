@@ -22,8 +22,6 @@ from curator.storage import Store
 from curator.tables.checksums import read_footer, read_parquet, read_rows, sealed_parquet
 from curator.tables.long_columns import joined_chunks
 
-SUMMARY = "summary.json"
-"""Written last; a run with a summary is finished."""
 KEYS = b"curate.keys"
 FAILED = b"curate.failed"
 FINGERPRINT = b"curate.fingerprint"

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from curator.errors import DamagedError
 from curator.fingerprints import fingerprint
 from curator.storage import Store
-from curator.tables.checksums import read_json, sealed_json, to_json
+from curator.tables.json_objects import read_json, sealed_json, to_json
 from curator.tables.out_layout import PROOFS, is_own
 from curator.tables.snapshot_store import NUMBER
 

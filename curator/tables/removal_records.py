@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError, DamagedError, ErrorCode, UsageError
 from curator.records.sources import Failure
 from curator.storage import Store
-from curator.tables.checksums import read_json_bytes, sealed_json
+from curator.tables.json_objects import read_json_bytes, sealed_json
 from curator.tables.lasting_objects import lasting_names, repair_lasting
 from curator.tables.out_layout import REMOVED, SNAPSHOTS
 from curator.tables.snapshot_store import (

@@ -38,14 +38,15 @@ import curator
 from curator.errors import CuratorError, DamagedError, UnconditionalStoreError, UsageError
 from curator.number_text import amount
 from curator.storage import Store
-from curator.tables.checksums import find_json, read_json, sealed_json, to_json
 from curator.tables.fenced_store import Digest, FencedStore
+from curator.tables.json_objects import find_json, read_json, sealed_json, to_json
 from curator.tables.out_layout import (
     DATASET,
     MANIFEST,
     SHARDS,
     SIDES,
     SNAPSHOTS,
+    SUMMARY,
     FolderLifetime,
     folders_of,
     has_fixed_path,
@@ -53,7 +54,6 @@ from curator.tables.out_layout import (
     listed_objects,
     remove,
 )
-from curator.tables.parts import SUMMARY
 from curator.tables.view_store import read_views
 
 logger = logging.getLogger(__name__)

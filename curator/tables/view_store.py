@@ -13,12 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-import pyarrow as pa
-
 from curator.errors import DamagedError, UsageError
 from curator.storage import Store
-from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
-from curator.tables.fenced_store import Digest
+from curator.tables.json_objects import read_json, sealed_json, to_json
 from curator.tables.out_layout import VIEW_NAME, VIEWS, is_own
 
 VIEW, ROWS = "view.json", "dataset.parquet"
@@ -120,17 +117,6 @@ def read_views(store: Store) -> list[View]:
                 "view"
             ) from error
     return views
-
-
-def view_ids(store: Store, view: View) -> pa.ChunkedArray:
-    """Returns the ids of a view's clips; raises `DamagedError` for other rows than it was made of.
-
-    A `curate views --replace` or `curate remove` that goes on, or was killed, leaves such rows.
-    """
-    key = view_key(view.name, ROWS)
-    if Digest.of_object(store, key).as_dict() != view.files[ROWS]:
-        raise DamagedError(store.uri, key, f"not the rows that {VIEW} names")
-    return read_parquet(store, key, ["clip_id"])["clip_id"]
 
 
 def delete_view(store: Store, name: str) -> int:

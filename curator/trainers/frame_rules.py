@@ -44,7 +44,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Rule(BaseModel):
     """A rule of a trainer's file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class RateRule(Rule):

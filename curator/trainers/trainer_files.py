@@ -36,7 +36,7 @@ class SoundRule(Rule):
 class Parameter(BaseModel):
     """A value that the trainer's user sets."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     default: Any
     option: str = Field(description="the trainer's own name of the setting, such as --num_frames")
@@ -45,7 +45,7 @@ class Parameter(BaseModel):
 class ConfigFile(BaseModel):
     """A file that makes the trainer read an exported folder; `filled_config` fills it in."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     suffix: Literal[".toml", ".yaml", ".json", ".sh"]
     text: str
@@ -71,7 +71,7 @@ class ConfigFile(BaseModel):
 class TrainerFile(BaseModel):
     """The contents of a file, with the values of the parameters in the rules."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     about: str = Field(min_length=1, description="what the trainer trains")
     project: str = Field(min_length=1, description="the repository, such as owner/name")

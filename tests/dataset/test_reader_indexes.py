@@ -15,8 +15,8 @@ from curator.dataset.shard_index import DATASET_SCHEMA
 from curator.dataset.tar_reader import BESIDE, tar_of
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
-from curator.tables.checksums import read_json, sealed_json, to_json
-from curator.tables.parts import SUMMARY
+from curator.tables.json_objects import read_json, sealed_json, to_json
+from curator.tables.out_layout import SUMMARY
 from curator.tools.verify import verify
 
 NEW = ("*/*-*.json", "*/captions.json", "**/index.*")

@@ -24,6 +24,7 @@ from curator.errors import UsageError
 from curator.export import FORMATS, Exported, export
 from curator.export.exporter import load_format
 from curator.export.frame_tars import fitted
+from curator.field_docs import description_of
 from curator.storage import open_store
 from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_USAGE
 from curator.tools.verify import verify
@@ -438,7 +439,8 @@ def test_a_format_is_one_class_and_says_what_it_is() -> None:
     """Pins that an entry of the list is all that a format needs: help comes from the class."""
     for exporter in (load_format(name)[0] for name in FORMATS):
         assert exporter.about
-        assert all(field.description for field in exporter.options_type.model_fields.values())
+        options = exporter.options_type
+        assert all(description_of(options, name) for name in options.model_fields)
 
 
 def test_an_installed_package_offers_a_format(

@@ -24,7 +24,8 @@ from small_output import SmallOutput, source_id
 from curator.errors import CuratorError
 from curator.storage import ObjectInfo, open_store
 from curator.storage.local_store import LocalStore
-from curator.tables.checksums import find_json, read_json, read_parquet
+from curator.tables.checksums import read_parquet
+from curator.tables.json_objects import find_json, read_json
 from curator.tables.out_layout import has_fixed_path
 from curator.tables.snapshot_store import named_objects
 from curator.tools.verify import verify

@@ -22,7 +22,8 @@ from curator.errors import DamagedError
 from curator.runs import lease, one_pass
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
-from curator.tables.checksums import is_damaged, read_footer, read_parquet, sealed_json, to_json
+from curator.tables.checksums import is_damaged, read_footer, read_parquet
+from curator.tables.json_objects import sealed_json, to_json
 from curator.tables.lease_holder import this_process
 from curator.tables.out_layout import LEASE
 from curator.tables.snapshot_store import HEAD, OBJECTS, read_snapshot

@@ -11,7 +11,8 @@ from samples import made_track
 from tiny_clip import tiny_folder
 
 from curator.errors import ModelError, UsageError
-from curator.measures.clip_semantics import NEEDS, SemanticConfig, Semantics, content_of
+from curator.measures.clip_models import Semantics
+from curator.measures.clip_semantics import NEEDS, SemanticConfig, content_of
 from curator.measures.clip_view import ClipView
 from curator.measures.consistency import lowest_similarity
 from curator.measures.rule_config import FilterConfig
@@ -254,7 +255,7 @@ def test_heads_are_made_once_and_kept(models: ModelStore, monkeypatch: pytest.Mo
     first = semantics.heads()
     for name in ("embed_texts", "load_linear_head"):
         monkeypatch.setattr(
-            f"curator.measures.clip_semantics.{name}", lambda *a, **k: pytest.fail("again")
+            f"curator.measures.clip_models.{name}", lambda *a, **k: pytest.fail("again")
         )
     second = Semantics(SemanticConfig(aesthetic="test-head"), "test-tiny", models).heads()
     assert first is not None

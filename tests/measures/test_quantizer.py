@@ -9,7 +9,7 @@ import pytest
 from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.measures.quantizer import quantizer_signals
+from curator.media.coded_quantizer import quantizer_signals
 from curator.media.decode import DECODER_OPTIONS
 
 N_FRAMES = 4

@@ -12,10 +12,11 @@ from av.packet import Packet
 from samples import analyzed, framed
 from sound import Sound, level_db, steps, tone, write_film
 
-from curator.media.audio_level import FLOOR_DB, LevelMeter, Levels, join_levels, level_meter, within
+from curator.media.audio_level import LevelMeter, Levels, join_levels, level_meter, within
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.records.sources import Note
+from curator.records.tracks import FLOOR_DB
 from curator.stages.analyze.config import AnalyzeConfig
 
 Change = Callable[["Packet[Any]", int], None]

@@ -20,9 +20,10 @@ from film_makers import made_in, variable_pts, write_video
 from film_shots import moving_texture
 
 from curator.errors import DecodeError, ErrorCode
+from curator.frame_size import upright_size
 from curator.media import decode
 from curator.media.container import _Seeking, open_container, video_stream
-from curator.media.decode import DecodedFrame, FrameReader, upright_size
+from curator.media.decode import DecodedFrame, FrameReader
 from curator.media.scale import Scaler
 
 N = write.N_FRAMES

@@ -30,7 +30,7 @@ from curator.frame_axes import DrawnFrames, TimeAxis, Windows
 from curator.loading import ClipDataset, ClipLoader, shard_reader
 from curator.loading.stored_values import StoredValue
 from curator.storage.local_store import LocalStore
-from curator.tables.checksums import sealed_json, to_json
+from curator.tables.json_objects import sealed_json, to_json
 from curator.tools.commands.arguments import EXIT_OK
 from curator.value_header import ValueHeader
 

@@ -14,7 +14,7 @@ from curator.errors import UsageError
 from curator.loading import ClipDataset
 from curator.runs.reference_clips import other_output
 from curator.storage import open_store
-from curator.tables.checksums import sealed_json, to_json
+from curator.tables.json_objects import sealed_json, to_json
 from curator.tables.snapshot_store import FORMAT
 from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 

@@ -12,9 +12,9 @@ import curator
 from curator.cli import main
 from curator.errors import UsageError
 from curator.recipe import Recipe, recipe_used
-from curator.runs.output_recipe import consequences, recipe_changes, recipe_for
-from curator.storage import open_store
-from curator.tables.checksums import sealed_json, to_json
+from curator.runs.output_recipe import choose_recipe
+from curator.runs.recipe_changes import consequences, recipe_changes
+from curator.tables.json_objects import sealed_json, to_json
 from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 OWN = "about: mine\nfilters: {motion: {min: 0.4}}\nrun: {mode: growing}\n"
@@ -92,16 +92,16 @@ def test_recaption_says_what_changes(place: Path, caplog: pytest.LogCaptureFixtu
 
 def test_a_damaged_summary_does_not_bring_another_recipe(place: Path) -> None:
     """Pins the copy of the recipe, and that a run without any of both asks for a name."""
-    store = open_store(str(place / "out"))
-    before = recipe_for(store, None, ())
+    out = str(place / "out")
+    before = choose_recipe(out, None, ()).recipe
     summary = place / "out" / "summary.json"
     summary.write_bytes(summary.read_bytes().replace(b"growing", b"exactly"))
-    assert recipe_for(store, None, ()) == before
+    assert choose_recipe(out, None, ()).recipe == before
     for name in ("summary.json", "config.json"):
         (place / "out" / name).write_text("{}}")
     shutil.rmtree(place / "out" / "snapshots")
     with pytest.raises(UsageError, match="no record of their recipe: name the recipe with --rec"):
-        recipe_for(store, None, ())
+        choose_recipe(out, None, ())
 
 
 def test_a_recipe_that_cannot_be_read_must_be_named(

@@ -13,7 +13,7 @@ from av.container import InputContainer
 from numpy.typing import NDArray
 
 from curator.errors import DecodeError, DeviceMemoryError, ErrorCode
-from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, level_meter
+from curator.media.audio_level import end_cell, first_cell, level_meter
 from curator.media.container import (
     claimed_duration,
     has_other_video,
@@ -32,7 +32,7 @@ from curator.media.still_images import StillImage, read_still
 from curator.media.still_pictures import as_frame
 from curator.models.transnet import needs_smoothing
 from curator.records.sources import Note
-from curator.records.tracks import DAMAGED, Track
+from curator.records.tracks import CELLS_PER_S, DAMAGED, Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.device_samples import DeviceSampler
 from curator.stages.analyze.measurer import AnalysisModels, AnyFrame, Measurer, SourceMeasuring

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import DeviceMemoryError
+from curator.frame_size import upright_size
 from curator.measures.borders import EVERY, Box, Sides, borders_of, find_borders, inside
 from curator.measures.device_overlays import LEAST_PX as LEAST_LOOK_PX
 from curator.measures.device_overlays import edges_of, moved_of, standing_of
@@ -30,7 +31,7 @@ from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.measures.measure_contract import Full
 from curator.measures.sample_signals import MIN_PX
 from curator.media.container import Orientation
-from curator.media.decode import FrameTime, upright_size
+from curator.media.decode import FrameTime
 from curator.media.device_frames import (
     DeviceBatch,
     DeviceScaler,

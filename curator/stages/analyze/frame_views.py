@@ -14,8 +14,8 @@ from curator.measures.drawn_boxes import drawn_boxes
 from curator.measures.drawn_marks import edge_map
 from curator.measures.look_maps import moved_map, standing_lines
 from curator.measures.measure_contract import Full
-from curator.measures.quantizer import quantizer_signals
 from curator.measures.sample_signals import native_signals, picture_signals
+from curator.media.coded_quantizer import quantizer_signals
 from curator.media.container import Orientation
 from curator.media.opencv import cv2
 from curator.media.scale import Scaler, fit_inside, luma_plane

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.frame_size import upright_size
 from curator.measures.camera import camera_signals
 from curator.measures.distortion import DISTORTION
 from curator.measures.local_change import LocalChange
@@ -23,7 +24,7 @@ from curator.measures.motion import SURE_SHARE, DenseFlow, Flow, fitted_flow, mo
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
 from curator.measures.picture_quality import change_signals
 from curator.media.container import Orientation
-from curator.media.decode import DecodedFrame, DeviceFrame, upright_size
+from curator.media.decode import DecodedFrame, DeviceFrame
 from curator.media.device_graphs import DeviceGraphs
 from curator.media.nvdec import Nvdec
 from curator.media.opencv import cv2

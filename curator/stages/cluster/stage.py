@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import ModelError
-from curator.measures.clip_semantics import Semantics
+from curator.measures.clip_models import Semantics
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import text_embedder
 from curator.models.weight_store import ModelStore
-from curator.records.clips import Reason
+from curator.records.clips import PREFERENCES, Reason
 from curator.run_config import RunConfig
 from curator.stage import CarriedState, Corpus, CorpusStage, Decisions, StageReason, Work
 from curator.stages.cluster.config import ClusterConfig
 from curator.tables.clip_groups import AreViews, ClipGroups
-from curator.tables.clip_rank import PREFERENCES, criterion, rank_order
+from curator.tables.clip_rank import criterion, rank_order
 from curator.tables.snapshot_store import CENTROIDS, CLUSTERS
 from curator.tables.window_spans import WindowSpans
 from curator.vectors.k_means import clusters

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from curator.cut_requests import frame_plan, picture_delay, target_n_frames
 from curator.errors import CutError, DecodeError, ErrorCode
+from curator.frame_size import upright_size
 from curator.media.clip_audio import CannotSeekError, SpanAudio, add_audio, audio_of_span
 from curator.media.container import (
     demuxed,
@@ -42,7 +43,6 @@ from curator.media.decode import (
     DecodeReport,
     FrameReader,
     declared_colours,
-    upright_size,
 )
 from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without
 from curator.media.packet_copy import (

@@ -5,9 +5,9 @@ from pydantic import ValidationInfo, field_validator
 from curator.errors import unknown_key
 from curator.fingerprints import fingerprint
 from curator.measures.score_list import measures_in
+from curator.records.clips import LEAST, PREFERENCES
 from curator.stage import StageConfig, setting
 from curator.storage.metadata_columns import is_metadata
-from curator.tables.clip_rank import LEAST, PREFERENCES
 
 MATCHING = 3  # version of the search: raise it when the same clips give other pairs
 

@@ -13,11 +13,11 @@ from curator.cut_requests import (
     target_n_frames,
     windowed,
 )
+from curator.frame_size import upright_size
 from curator.measures.camera import camera_tags
 from curator.measures.clip_semantics import content_of
 from curator.measures.clip_view import ClipView, How
 from curator.measures.score_list import BUILT_IN, Measures
-from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
 from curator.records.clips import IN_MOMENT, SPANNED, WINDOWED, Candidate, Retimed, Span, Window
 from curator.records.columns import field_names

@@ -47,10 +47,10 @@ from curator.stages.scan.source_names import (
 from curator.stages.scan.tar_listing import of_tar, refuse_times, with_members
 from curator.storage.file_walk import DOTS, WalkedPath, expand, find_objects, is_pattern, walk
 from curator.storage.metadata_columns import column_name
-from curator.storage.object_service import ADDRESSES, Cause, ObjectService, service_of, split_uri
-from curator.storage.place_names import local_path
+from curator.storage.named_inputs import named_file
+from curator.storage.object_service import Cause, ObjectService, service_of, split_uri
 from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
-from curator.storage.source_manifests import ManifestRow, absolute_path, is_manifest, manifest_rows
+from curator.storage.source_manifests import ManifestRow, is_manifest, manifest_rows
 from curator.storage.source_reader import (
     file_version,
     local_failure,
@@ -185,23 +185,14 @@ def _looked_up(
     if service is not None:
         objects = _bucket_objects(service, argument, named, media)
         return of_manifest(argument) if objects is None else once(objects)
-    with raised_as(UsageError, UsageError, of="input "):
-        local_path(argument, f"a path, a pattern, {ADDRESSES}, or a manifest")
-    path = absolute_path(argument)
-    try:
-        info = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if is_pattern(argument):
-            files = with_members(_pattern_files(path, media), media)
-            listed = _with_a_video(files, argument, "matches no files")
-            may_repeat = True
-            return once(listed)
-        if split_member(path) is not None:
-            return once(iter([_named_member(argument, path)]))
-        what = "is a broken link" if os.path.islink(path) else "does not exist"
-        raise UsageError(f"input {argument!r} {what} (looked for {path!r})") from error
-    except (OSError, ValueError) as error:
-        raise UsageError(f"input {local_failure(path, error).message}") from error
+    path, info = named_file(argument)
+    if info is None and is_pattern(argument):
+        files = with_members(_pattern_files(path, media), media)
+        listed = _with_a_video(files, argument, "matches no files")
+        may_repeat = True
+        return once(listed)
+    if info is None:
+        return once(iter([_named_member(argument, path)]))
     if stat.S_ISDIR(info.st_mode):
         try:
             os.scandir(path).close()

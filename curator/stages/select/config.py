@@ -6,15 +6,17 @@ from pydantic import ValidationInfo, field_validator, model_validator
 
 from curator.errors import unknown_key
 from curator.measures.score_list import measures_in
+from curator.records.clips import Candidate, Clip
+from curator.records.columns import columns_of
 from curator.stage import StageConfig, setting
 from curator.storage.metadata_columns import is_metadata
-from curator.tables.schemas import candidates_schema, clips_schema
 
 
 def columns(scores: Collection[str]) -> list[str]:
     """Returns the columns of `clips` that can make groups: those known before a clip is cut."""
-    early = {*candidates_schema(scores).names, "bucket", "cluster"}
-    return [name for name in clips_schema(scores).names if name in early]
+    early = {*columns_of(Candidate), "bucket", "cluster"}
+    named = (name for name in columns_of(Clip) if name in early)
+    return [column for name in named for column in (scores if name == "scores" else (name,))]
 
 
 class SelectConfig(StageConfig):

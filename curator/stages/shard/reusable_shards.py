@@ -16,8 +16,9 @@ from curator.dataset.tar_reader import Split, objects_of
 from curator.errors import DamagedError
 from curator.stages.shard.config import SPLIT_SETTINGS, ShardConfig
 from curator.storage import Store
-from curator.tables.checksums import filter_in_threads, find_json, read_parquet
+from curator.tables.checksums import filter_in_threads, read_parquet
 from curator.tables.fenced_store import Digest
+from curator.tables.json_objects import find_json
 from curator.tables.out_layout import MANIFEST, SHARDS, find_unlisted
 
 logger = logging.getLogger(__name__)

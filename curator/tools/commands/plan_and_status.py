@@ -4,7 +4,7 @@ import argparse
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curator.executor.termination import ends_when_asked, ignore_further_interrupts
 from curator.number_text import amount, clock, length, share, size
@@ -20,6 +20,10 @@ from curator.tools.commands.arguments import (
     overrides,
     positive,
 )
+
+if TYPE_CHECKING:
+    from curator.recipe import Recipe
+    from curator.runs.output_recipe import ChosenRecipe
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +60,26 @@ _WATCH_S = 10.0
     "OUT compares its progress with the plan.",
 )
 def plan(options: argparse.Namespace) -> Result:
-    from curator.errors import NothingReadableError, UsageError
+    from curator.errors import UsageError
+    from curator.runs.output_recipe import choose_recipe
+    from curator.storage.named_inputs import refuse_missing
+
+    if options.sample is not None and not options.sample > 0:
+        raise UsageError(f"--sample {options.sample:g}: expected more than 0 minutes")
+    sampled = ["caption.enabled=false"] if options.without_captions else []
+    whole = choose_recipe(options.out, options.recipe, options.overrides)
+    chosen = choose_recipe(options.out, options.recipe, [*options.overrides, *sampled])
+    refuse_missing(options.sources)
+    return _plan(options, chosen, whole.recipe)
+
+
+def _plan(options: argparse.Namespace, chosen: "ChosenRecipe", whole: "Recipe") -> Result:
+    """Plans a run of the recipe `whole`; `chosen` is that of the sample."""
+    from curator.errors import NothingReadableError
     from curator.executor.host_resources import available_cpus
     from curator.executor.progress import Progress
     from curator.runs.curation import Run
     from curator.runs.lease import acquire_lease
-    from curator.runs.output_recipe import recipe_for
     from curator.runs.progress_report import write_plan
     from curator.runs.start import check_run
     from curator.tables.parts import leave_pandas_out
@@ -69,18 +87,9 @@ def plan(options: argparse.Namespace) -> Result:
     from curator.tools.planning.planner import Planner, read_machines, run_sample
 
     leave_pandas_out()
-    if options.sample is not None and not options.sample > 0:
-        raise UsageError(f"--sample {options.sample:g}: expected more than 0 minutes")
     kinds = read_machines(options.machines) if options.machines else []
-    sampled = ["caption.enabled=false"] if options.without_captions else []
-    store, recipe = check_run(
-        options.sources,
-        options.out,
-        recipe=options.recipe,
-        overrides=[*options.overrides, *sampled],
-        ray_address=None,
-        shared_out=False,
-    )
+    recipe = chosen.recipe
+    store = check_run(options.sources, options.out, chosen, ray_address=None, shared_out=False)
     if recipe.caption.asks:
         logger.warning(
             "models caption the sample's clips, which may cost money; --without-captions omits "
@@ -110,7 +119,7 @@ def plan(options: argparse.Namespace) -> Result:
         facts = planner.plan(recipe, kinds, engine, is_small=is_small)
         facts["sources_failed"] = len(table) - len(sources)
         lease.check()
-        write_plan(store, facts, recipe_for(store, options.recipe, options.overrides))
+        write_plan(store, facts, whole)
     print(*_planned(facts), sep="\n")
     return Result(facts)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curator.errors import REFUSED, ErrorCode, UsageError, raised_as
+from curator.executor.cpu_accounting import no_collection
 from curator.executor.termination import ends_when_asked, ignore_further_interrupts
 from curator.number_text import amount, plain
 from curator.tools.commands.arguments import (
@@ -32,6 +33,7 @@ from curator.tools.commands.arguments import (
 )
 
 if TYPE_CHECKING:
+    from curator.runs.output_recipe import ChosenRecipe
     from curator.storage import Store
 
 # Our choice, not measured: above the share of incomplete uploads in a bucket, below the
@@ -133,21 +135,11 @@ def _listening_address(text: str) -> tuple[str, int]:
 )
 def run(options: argparse.Namespace) -> Result:
     """Checks the arguments, then runs; with `--dry-run`, describes the run."""
-    from curator.executor.progress import Progress
-    from curator.runs.dry_run import dry_run
-    from curator.runs.generations import CARRIED
-    from curator.runs.lease import acquire_lease
-    from curator.runs.start import check_run, start_run
+    from curator.runs.output_recipe import choose_recipe
+    from curator.storage.named_inputs import refuse_missing
     from curator.storage.object_service import scheme_of
     from curator.storage.place_names import local_path
-    from curator.tables.parts import leave_pandas_out
-    from curator.tables.snapshot_store import older_tars_line
-    from curator.tools.report.default_words import default_words
-    from curator.tools.report.funnel import format_funnel
-    from curator.tools.telemetry.run_metrics import served
-    from curator.trainers.fit_words import fit_lines
 
-    leave_pandas_out()
     if options.against:
         # The recipe of OUT stores these paths, and the next run may start in another folder.
         others = [out if scheme_of(out) else local_path(out) for out in options.against]
@@ -158,11 +150,33 @@ def run(options: argparse.Namespace) -> Result:
             "omit one of the two options, or name another OUT to try a recipe"
         )
     with ends_when_asked():
-        store, recipe = check_run(
+        chosen = choose_recipe(options.out, options.recipe, options.overrides)
+        refuse_missing(options.sources)
+    return _run(options, chosen)
+
+
+def _run(options: argparse.Namespace, chosen: "ChosenRecipe") -> Result:
+    """Imports what a run needs, checks the places, and runs."""
+    with no_collection():
+        from curator.executor.progress import Progress
+        from curator.runs.dry_run import dry_run
+        from curator.runs.generations import CARRIED
+        from curator.runs.lease import acquire_lease
+        from curator.runs.start import check_run, start_run
+        from curator.tables.parts import leave_pandas_out
+        from curator.tables.snapshot_store import older_tars_line
+        from curator.tools.report.default_words import default_words
+        from curator.tools.report.funnel import format_funnel
+        from curator.tools.telemetry.run_metrics import served
+        from curator.trainers.fit_words import fit_lines
+
+    leave_pandas_out()
+    recipe = chosen.recipe
+    with ends_when_asked():
+        store = check_run(
             options.sources,
             options.out,
-            recipe=options.recipe,
-            overrides=options.overrides,
+            chosen,
             ray_address=options.ray_address,
             shared_out=options.shared_out,
             writes=not options.dry_run,

@@ -193,6 +193,7 @@ def _find_formats_late(parser: "argparse._ActionsContainer") -> None:
 def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Adds the options of the built-in formats, or of the named external format."""
     from curator.export.exporter import FORMATS, load_format
+    from curator.field_docs import description_of
 
     asked = argparse.ArgumentParser(add_help=False)
     asked.add_argument("--format")
@@ -210,10 +211,11 @@ def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
         for key in exporter.options_type.model_fields:
             having.setdefault(key, []).append(name)
     for key, formats in having.items():
-        field = exporters[formats[0]].options_type.model_fields[key]
+        options_type = exporters[formats[0]].options_type
+        field = options_type.model_fields[key]
         metavar = " N" if field.annotation in _NUMBERS else " VALUE"
         usage = f"--{key.replace('_', '-')}{'' if field.annotation is bool else metavar}"
-        help = f"{', '.join(formats)}: {field.description or ''}".replace("%", "%%")
+        help = f"{', '.join(formats)}: {description_of(options_type, key)}".replace("%", "%%")
         option(usage, help, dest=f"{_OF_FORMAT}{key}", default=argparse.SUPPRESS)(parser)
 
 

@@ -11,7 +11,8 @@ from curator.models.text_detector import TEXT_MODEL, TEXT_WEIGHTS
 from curator.models.text_reader import READ_MODEL, READ_WEIGHTS
 from curator.models.weight_store import ModelStore, mirrored_names
 from curator.pipeline import graph_of
-from curator.recipe import Recipe, load_recipe, semantics_of
+from curator.recipe import Recipe, load_recipe
+from curator.recipe_models import semantics_of
 from curator.runs.start import check_captions, check_cpu_scores, check_measured
 from curator.storage.object_service import scheme_of
 from curator.tools.doctor.diagnosis import CheckRow, Fault, Group, State

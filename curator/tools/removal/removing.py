@@ -17,26 +17,21 @@ from curator.runs.commit_run import write_fixed_paths
 from curator.runs.repair import restored
 from curator.storage import Store
 from curator.tables.candidate_store import read_pictures, stored_candidates
-from curator.tables.checksums import (
-    filter_in_threads,
-    is_damaged,
-    read_json,
-    sealed_json,
-    to_json,
-)
+from curator.tables.checksums import filter_in_threads, is_damaged
 from curator.tables.fenced_store import FencedStore
 from curator.tables.footage_store import FootageStore, write_removed_footage
+from curator.tables.json_objects import read_json, sealed_json, to_json
 from curator.tables.lasting_objects import lost_objects, repair_lasting
 from curator.tables.named_ids import without_ids
 from curator.tables.out_layout import (
     NEXT_MANIFEST,
     OWN_FOLDERS,
+    SUMMARY,
     OnRemoval,
     folders_of,
     is_own,
 )
 from curator.tables.output_format import refuse_lost_commit
-from curator.tables.parts import SUMMARY
 from curator.tables.removal_records import (
     KNOWN_BY,
     LOST,

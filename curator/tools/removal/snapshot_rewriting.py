@@ -24,9 +24,10 @@ from curator.family import FamilyVersion
 from curator.runs.commit_run import table_facts
 from curator.storage import Store
 from curator.tables.candidate_store import subtract_counts
-from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
+from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows
+from curator.tables.json_objects import read_json, sealed_json, to_json
 from curator.tables.long_columns import sorted_rows
 from curator.tables.named_ids import naming_rows, value_without_ids
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS

@@ -38,6 +38,7 @@ from curator.tables.out_layout import (
     NEXT_MANIFEST,
     SHARDS,
     SIDES,
+    SUMMARY,
     TABLES,
     VALUES,
     FolderLifetime,
@@ -46,7 +47,6 @@ from curator.tables.out_layout import (
     is_own,
     listed,
 )
-from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import own_part, with_fixed_paths
 from curator.tools.verify.commit_state import open_root
 from curator.tools.verify.findings import (

@@ -13,9 +13,8 @@ from typing import Any
 from curator.dataset.tar_reader import MANIFEST, NEXT_MANIFEST, ShardSet, open_shards
 from curator.errors import CuratorError, StorageError, UsageError
 from curator.storage import Store
-from curator.tables.checksums import opened_json
-from curator.tables.out_layout import LEASE, REMOVED, TABLES, listed_objects
-from curator.tables.parts import SUMMARY
+from curator.tables.json_objects import opened_json
+from curator.tables.out_layout import LEASE, REMOVED, SUMMARY, TABLES, listed_objects
 from curator.tables.snapshot_store import (
     INDEXES,
     NUMBER,

@@ -23,7 +23,7 @@ from curator.errors import CuratorError, raised_as
 from curator.family import FamilyVersion
 from curator.records.clips import CLIP_FORMATS
 from curator.strict_yaml import load_yaml
-from curator.tables.parts import SUMMARY
+from curator.tables.out_layout import SUMMARY
 from curator.tables.schemas import declared_columns, declared_fields
 from curator.tools.verify.findings import FindingCode, Findings, refuses
 from curator.tools.verify.root_state import is_gone

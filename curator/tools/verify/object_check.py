@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from curator.dataset.tar_reader import Shard, ShardSet
 from curator.errors import CuratorError, DamagedError, ErrorCode, SourceError, StorageError
 from curator.storage import HashingReader, Store, open_source
-from curator.tables.checksums import read_json, read_parquet
+from curator.tables.checksums import read_parquet
 from curator.tables.fenced_store import Digest
-from curator.tables.out_layout import CONFIG, SETTINGS, SHARDS, listed_objects
-from curator.tables.parts import SUMMARY
+from curator.tables.json_objects import read_json
+from curator.tables.out_layout import CONFIG, SETTINGS, SHARDS, SUMMARY, listed_objects
 from curator.tables.snapshot_store import (
     INDEXES,
     NUMBER,

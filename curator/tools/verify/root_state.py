@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from curator.dataset.tar_reader import objects_of
 from curator.errors import CuratorError
 from curator.storage import Store
-from curator.tables.checksums import opened_json, read_json
 from curator.tables.fenced_store import Digest
+from curator.tables.json_objects import opened_json, read_json
 from curator.tables.lease_holder import read_holder
 from curator.tables.out_layout import (
     CONFIG,
@@ -24,9 +24,9 @@ from curator.tables.out_layout import (
     REMOVED,
     SHARDS,
     SNAPSHOTS,
+    SUMMARY,
     is_own,
 )
-from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     BEFORE,
     EARLIER,

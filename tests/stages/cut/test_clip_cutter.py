@@ -20,7 +20,7 @@ from samples import framed, made_track
 
 from curator.cut_requests import frame_plan, target_n_frames
 from curator.errors import CutError, DecodeError, ErrorCode
-from curator.media.decode import upright_size
+from curator.frame_size import upright_size
 from curator.media.tone_mapping import to_bt709
 from curator.records.cuts import CutClip
 from curator.records.tracks import Track

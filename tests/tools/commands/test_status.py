@@ -15,9 +15,8 @@ from curator.runs import progress_report
 from curator.runs.lease import acquire_lease
 from curator.runs.progress_report import reported, run_status
 from curator.storage import open_store
-from curator.tables.checksums import sealed_json
-from curator.tables.out_layout import LEASE, PROGRESS, is_own
-from curator.tables.parts import SUMMARY
+from curator.tables.json_objects import sealed_json
+from curator.tables.out_layout import LEASE, PROGRESS, SUMMARY, is_own
 from curator.tables.snapshot_store import FORMAT
 
 

@@ -15,7 +15,7 @@ from command_line import Curate
 from curator.errors import UsageError
 from curator.measures.learned_score import LearnedScore
 from curator.measures.score_list import SUITABILITY
-from curator.recipe import learned_score_of
+from curator.recipe_models import learned_score_of
 from curator.storage import open_store
 from curator.tables.mark_table import Mark, MarkWriter, utc_now
 from curator.tables.out_layout import LEARNED_MODEL

@@ -37,7 +37,7 @@ from curator.cli import main
 from curator.storage import open_store
 from curator.storage.content_id import content_id
 from curator.storage.s3_client import client
-from curator.tables.checksums import sealed_json, to_json
+from curator.tables.json_objects import sealed_json, to_json
 from curator.tables.removal_records import (
     LENGTHS,
     add_record,

@@ -41,7 +41,7 @@ _given: "dict[str, Prompt]" = {}
 class Prompt(BaseModel):
     """The texts of one prompt."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     about: str = Field("", description="purpose of the prompt")
     system: str = Field("", description="system prompt; empty for none")
