@@ -22,7 +22,7 @@ from curator.executor.worker import Step
 from curator.packing import pack
 from curator.records.clips import Borders, Reason, Span, format_of
 from curator.records.cuts import CROP_COLUMNS, Crop, FreshClip, StoredFrames
-from curator.records.sources import FULL_HD, Failure, Medium, SourceRef
+from curator.records.sources import FULL_HD, Failure, Medium, SourceRef, work_weight
 from curator.records.tracks import SourceFrames
 from curator.scheduler import UnitRunner
 from curator.stages.cut.stage import ClipToCut, CutItem, CutOutcome, CutStage
@@ -40,6 +40,13 @@ CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
 UNITS_PER_WORKER = 4
 """Few clips are divided into smaller units, so all workers finish at about the same time."""
+CLIP_S, ENCODE_FRAME_S = 0.3, 0.08
+"""Work of a clip that is copied, and more for each frame of 1080p that is encoded, in seconds of
+analysis of 1080p (benchmarks/results/end_times.md)."""
+ENCODED_SHARE = 0.4
+"""Share of the frames that are encoded among clips whose codec may be copied."""
+FORESEEN_CLIPS = 512
+"""Clips by which the work of the cut is estimated during the analysis."""
 CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
 """Columns of `clips` that describe the written clip."""
 HOW_SCHEMA = pa.schema(
@@ -91,6 +98,33 @@ class FollowUp:
 
     note: Callable[[ClipRow], Any]
     step: Callable[[int], Step] | None
+
+
+@dataclass(slots=True)
+class ForeseenCut:
+    """Estimates the work of the cut by the first clips, while sources are analyzed."""
+
+    n_clips: int = 0
+    cut_s: float = 0.0
+    analysis_s: float = 0.0
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether more clips would make the estimate better."""
+        return self.n_clips < FORESEEN_CLIPS
+
+    @property
+    def ratio(self) -> float:
+        """The work of the cut for each unit of work of the analysis."""
+        return self.cut_s / self.analysis_s if self.analysis_s else 0.0
+
+    def add(self, sources: Iterable[SourceRef], cut_s: float, n_clips: int) -> None:
+        """Adds sources with the work of cutting their kept clips, and the number of all clips."""
+        self.n_clips += n_clips
+        self.cut_s += cut_s
+        self.analysis_s += sum(
+            (source.header_duration_s or 0.0) * work_weight(source.n_pixels) for source in sources
+        )
 
 
 class TrackLoader:
@@ -238,6 +272,20 @@ class Cutting:
             self._failures |= unit.failures
             yield unit
 
+    def work_s(self, clips: Iterable[ClipRow], sources: Mapping[str, SourceRef]) -> float:
+        """Estimates the work of cutting clips, in seconds of analysis of 1080p."""
+        return sum(self._work_s(clip, sources[clip.source_id]) for clip in clips)
+
+    def _work_s(self, clip: ClipRow, source: SourceRef) -> float:
+        encode_s = ENCODE_FRAME_S * clip.n_frames * clip.width * clip.height / FULL_HD
+        config, same_size = self._config, clip.crop_x is None
+        if self._config.size is not None:
+            same_size &= (clip.width, clip.height) == (source.width, source.height)
+        may_copy = config.mode == "auto" and not self.stage.pixels and config.rate is None
+        if may_copy and same_size and source.codec in config.copy_codecs:
+            encode_s *= ENCODED_SHARE
+        return CLIP_S + encode_s
+
     def finish(self, clips: ClipRows) -> Mapping[str, Location]:
         """Sets the facts of written clips, and rejects clips that could not be written.
 
@@ -320,7 +368,8 @@ class Cutting:
         total_s = sum(map(_seconds, clips))
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
         units = list(self._units(clips, sources, then, unit_s))
-        self.progress.work(len(clips), total_s, n_before=n_before)
+        work_s = self.work_s(clips, sources)
+        self.progress.work(len(clips), total_s, n_before=n_before, work_s=work_s)
         pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
         # The work in frames of 1080p: encoding a frame takes twice as long as decoding it.
         small = engine.is_small(len(clips), 3.0 * float(pixels) / FULL_HD)
@@ -366,6 +415,7 @@ class Cutting:
             # With `cut.size`, the row already has the size to write.
             size=None if self._config.size is None else (clip.width, clip.height),
             note=then.note(clip) if then is not None else None,
+            work_s=self._work_s(clip, sources[clip.source_id]),
             window=None
             if clip.window_frames is None
             else (clip.n_frames, Fraction(clip.fps_fraction)),
