@@ -200,10 +200,10 @@ class Progress:
                 work_s=work_s,
             )
 
-    def foresee(self, step: str, ratio: float) -> None:
-        """Sets the expected work of a later step, in units of the work of this stage."""
+    def foresee(self, step: str, work_s: float) -> None:
+        """Sets the expected work of a later step, in seconds of analysis of 1080p."""
         with self._lock:
-            self._work_s[step] = ratio * self._work_s.get(self._stage or "", 0.0)
+            self._work_s[step] = work_s
 
     @property
     def _step(self) -> ProgressStep:

@@ -49,7 +49,7 @@ from curator.runs.written_clips import (
 from curator.stage import AnyCorpusStage, AnyGraphStage, AnyStage, Phase
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
-from curator.stages.cut.cut_driver import Cutting, FollowUp, ForeseenCut
+from curator.stages.cut.cut_driver import Cutting, FollowUp
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.shard_driver import Sharding, reject_across, sources_alone
 from curator.stages.shard.split_groups import SplitGroups, shared_footage, split_sources
@@ -160,7 +160,6 @@ class GenerationRun:
         """Closes captioners and workers at the end of the pass."""
         self._results: Results | None = None
         self._n_passed = 0
-        self._foreseen = ForeseenCut()
         self._ahead: Mapping[str, SourceRef] | None = None
         """Sources by id, if their clips are cut while other sources are analyzed; else None."""
 
@@ -225,6 +224,8 @@ class GenerationRun:
                 sources = aligned(self._run, sources, self._sources)
         if self._may_cut_ahead(sources):
             self._ahead = {str(source.source_id): source for source in sources}
+        elif not self._cutting.has_written():
+            self._cutting.foresee(sources)
         with self._log.timed(first.step):
             measure(
                 self._run,
@@ -241,8 +242,7 @@ class GenerationRun:
         n_clips, seconds = self._log.clips.get(UNDECIDED, (0, 0.0))
         seconds += sum(clips["seconds"].to_pylist())
         self._log.clips = {UNDECIDED: (n_clips + clips.num_rows, seconds)}
-        if self._ahead is None and proposed.track_parts and self._foreseen.wants_more:
-            self._foresee(proposed, clips)
+        self._foresee(proposed, clips)
         if self._ahead is not None:
             passing = self._corpus.passing(self._graph.deciding(), clips)
             self._n_passed += len(passing.kept_numbers())
@@ -251,11 +251,12 @@ class GenerationRun:
 
     def _foresee(self, proposed: ProposedUnit, clips: pa.Table) -> None:
         """Estimates the work of the cut by the new clips that pass the rules on single clips."""
-        sources = self._sources.find(proposed.sources["source_id"].drop_null().to_pylist())
-        alone = [stage for stage in self._graph.deciding() if stage.needs_all is None]
-        kept = self._corpus.passing(alone, clips).kept()
-        self._foreseen.add(sources.values(), self._cutting.work_s(kept, sources), clips.num_rows)
-        self._log.progress.foresee(self._cutting.stage.step, self._foreseen.ratio)
+        foreseen = self._cutting.foreseen
+        if foreseen is not None and foreseen.wants_more:
+            ids = proposed.sources["source_id"].drop_null().to_pylist()
+            alone = [stage for stage in self._graph.deciding() if stage.needs_all is None]
+            kept = self._corpus.passing(alone, clips).kept()
+            self._cutting.see(kept, self._sources.find(ids), proposed.key_gaps_s)
 
     def _scored(self, proposed: ProposedUnit) -> ProposedUnit:
         """Adds the learned score to candidates, which are stored without this score."""

@@ -29,7 +29,6 @@ from curator.records.sources import (
     SourceRef,
     decode_limit_s,
     frame_limit,
-    work_weight,
 )
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage, Wait
@@ -230,8 +229,9 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
                 return whole_s
 
     def work_s(self, unit: AnalyzeItem) -> float:
-        """Returns the seconds of video, weighted by the size of pictures."""
-        return self.video_s(unit) * work_weight(unit.source.n_pixels)
+        """Returns the estimated cost, of a segment its share."""
+        seconds = unit.source.header_duration_s
+        return unit.source.analysis_s * self.video_s(unit) / seconds if seconds else 0.0
 
     def fingerprint(self, inputs: Mapping[str, str]) -> str:
         """Returns the fingerprint of tracks with all families of the configuration."""
