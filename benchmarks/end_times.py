@@ -65,7 +65,7 @@ class Simulated:
         chance = self.chance = random.Random(seed)
         self.now, self.step_s, self.load, self.as_before = 0.0, 0.5, 0.0, as_before
         self.states: list[dict[str, Any]] = []
-        module.time = self  # type: ignore[assignment]
+        vars(module)["time"] = self
         self.progress = module.Progress(io.StringIO(), live=False)
         steps = graph_of(Recipe()).steps()
         typical = Expected.typical(steps)
@@ -169,8 +169,8 @@ class Simulated:
         if self.as_before or not seen.wants_more:
             return
         for clip in clips:
-            *facts, may_copy, copies = clip.seen
-            seen.add(*facts, may_copy=may_copy, copies=copies)
+            uri, n_frames, n_pixels, may_copy, copies = clip.seen
+            seen.add(uri, n_frames, n_pixels, may_copy=may_copy, copies=copies)
         seen.n_seen += 1 + len(clips)
         seen.seen_s += self.typical_s(source)
         self.progress.foresee("cut", seen.work_s)

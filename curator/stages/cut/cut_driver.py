@@ -49,7 +49,7 @@ FORESEEN_CLIPS = 2048
 """Sources and clips by which the work of the cut is estimated during the analysis."""
 PRIOR_OF_SOURCE_S = 2.0
 """Weight of all sources in what is expected of the clips of a source, in seconds of analysis."""
-PRIOR_S, PRIOR_SOURCES = 10.0, 2.0
+PRIOR_S, PRIOR_SOURCES = 10.0, 1.0
 """Weight of `ENCODED_SHARE`, in seconds of analysis, and of a typical cut, in sources."""
 KEPT_SHARE, TYPICAL_CLIP_S = 0.4, 5.0
 """Share of video that is kept by a typical cut, and the length of its clips."""
