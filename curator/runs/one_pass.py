@@ -254,7 +254,9 @@ class GenerationRun:
         foreseen = self._cutting.foreseen
         if foreseen is not None and foreseen.wants_more:
             ids = proposed.sources["source_id"].drop_null().to_pylist()
-            alone = [stage for stage in self._graph.deciding() if stage.needs_all is None]
+            stages = self._graph.deciding()
+            # A bound by quantile applies to the clips of the unit instead.
+            alone = [stage for stage in stages if stage.needs_all is None] or stages[:1]
             kept = self._corpus.passing(alone, clips).kept()
             self._cutting.see(kept, self._sources.find(ids), proposed.key_gaps_s)
 

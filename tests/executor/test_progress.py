@@ -98,7 +98,7 @@ def test_line_says_how_far_how_fast_and_how_long(clock: Clock) -> None:
     lines = stream.getvalue().splitlines()
     assert lines[1][:-5] == (
         "curate 0:05:00 analyze: 10 of 40 sources, 2.5 h of 10.0 h of video (25%), 30x real time, "
-        "7 clips kept so far, 0:21:35 left, ends "
+        "7 clips kept so far, 0:21:32 left, ends "
     )
     assert "cut: 9 of 12 clips, 10.0 s of 40.0 s of video (25%), 0.167x real time" in lines[-1]
 
