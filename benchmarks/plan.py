@@ -114,29 +114,14 @@ def record(arguments_: Sequence[str]) -> None:
     sys.exit(code)
 
 
-def errors_of_end(states: Sequence[Mapping[str, Any]], wall_s: float) -> dict[str, list[float]]:
-    """Returns relative errors of the predicted wall time at `POINTS`, with plan and defaults."""
-    from curator.executor.progress import Expected
-    from curator.pipeline import graph_of
-    from curator.recipe import Recipe
-
-    typical = Expected.typical(graph_of(Recipe()).steps())
-    found: dict[str, list[float]] = {"plan": [], "defaults": []}
+def errors_of_end(states: Sequence[Mapping[str, Any]], wall_s: float) -> list[float]:
+    """Returns relative errors of the predicted wall time at `POINTS`."""
+    found: list[float] = []
     for point in POINTS:
         state = min(states, key=lambda s: abs(s["elapsed_s"] - point * wall_s))
-        elapsed_s = state["elapsed_s"]
-        default = typical.left(
-            state["ended_s"],
-            state["stage"],
-            state["stage_s"],
-            state["share_done"],
-            state["reached_s"] or state["stage_s"],
-        )
-        for name, left in (("plan", state["left_s"]), ("defaults", default)):
-            error = math.nan
-            if left is not None:
-                error = (elapsed_s + sum(left.values())) / wall_s - 1
-            found[name].append(round(error, 3))
+        left = state["left_s"]
+        left_s = math.nan if left is None else sum(left.values())
+        found.append(round((state["elapsed_s"] + left_s) / wall_s - 1, 3))
     return found
 
 
@@ -234,18 +219,13 @@ def print_tables(rows: Sequence[Mapping[str, Any]]) -> None:
             f"intervals that hold {n_held(rows, name)} of {len(rows)}"
         )
     print("\nerror of the end time: median, and how many are within 25%")
-    print_row("at", "plan", "within 25%", "defaults", "within 25%")
-    print_row(*["---"] * 5)
+    print_row("at", "median", "within 25%")
+    print_row(*["---"] * 3)
     for at, point in enumerate(POINTS):
-        cells = []
-        for kind in ("plan", "defaults"):
-            values = [abs(row["left"][kind][at]) for row in rows]
-            given = [value for value in values if not math.isnan(value)]
-            cells += [
-                f"{100 * statistics.median(given):.0f}%" if given else "-",
-                f"{sum(value <= 0.25 for value in given)} of {len(given)}",
-            ]
-        print_row(f"{100 * point:.0f}%", *cells)
+        given = [abs(row["left"][at]) for row in rows if not math.isnan(row["left"][at])]
+        median = f"{100 * statistics.median(given):.0f}%" if given else "-"
+        n_within = sum(value <= 0.25 for value in given)
+        print_row(f"{100 * point:.0f}%", median, f"{n_within} of {len(given)}")
 
 
 def main() -> None:

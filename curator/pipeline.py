@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from curator.buckets import MAX_ENLARGED
 from curator.dataset.shard_index import DATASET_SCHEMA
 from curator.errors import ModelError, RecipeError, in_one_line, raised_as, unknown_key
-from curator.executor.progress import ProgressStep
+from curator.executor.end_time import ProgressStep
 from curator.extensions import Extension, Kind, load_extension
 from curator.family import FamilyError, Scope
 from curator.fingerprints import fingerprint
@@ -205,11 +205,11 @@ class Graph:
             if isinstance(stage, PixelStage):
                 # Runs within the stage that encodes.
                 continue
-            of = steps.get(stage.step)
+            of, time_share = steps.get(stage.step), stage.time_share if stage.is_on else 0.0
             steps[stage.step] = ProgressStep(
                 name=stage.step,
                 noun=of.noun if of is not None else stage.noun,
-                time_share=(of.time_share if of is not None else 0.0) + stage.time_share,
+                time_share=(of.time_share if of is not None else 0.0) + time_share,
                 is_before_decisions=stage.phase is Phase.MEASURE,
             )
         return list(steps.values())

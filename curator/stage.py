@@ -291,6 +291,9 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
         """Counters of `process`; the worker collects them."""
         self.notes: list[str] = []
         """Warnings for the user; the worker collects them, because users do not see its log."""
+        self.on_reached: Callable[[float], None] | None = None
+        """Takes the seconds of video of the unit that `process` has done so far, at any rate of
+        calls. A sandbox sets it; None elsewhere."""
 
     @property
     def kinds(self) -> tuple[Resources, ...]:
@@ -354,13 +357,13 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
         """
         return None
 
-    def video_s(self, result: ResultT, /) -> float:
-        """Returns the seconds of video that a result covers."""
+    def video_s(self, unit: UnitT, /) -> float:
+        """Returns the seconds of video of a unit, by its header; the progress counts them."""
         return 0.0
 
-    def work_s(self, result: ResultT, /) -> float:
+    def work_s(self, unit: UnitT, /) -> float:
         """Returns the seconds of video weighted by cost, to estimate the remaining time."""
-        return self.video_s(result)
+        return self.video_s(unit)
 
     def release(self) -> None:
         """Closes files that a group of units shared; runs after the group."""

@@ -25,6 +25,7 @@ from curator.executor.sandbox import ImportableCode, importable_code
 from curator.executor.sandboxed_process import (
     KEPT_FAMILIES,
     KEPT_VARIABLES,
+    Reached,
     SandboxedProcess,
     process_sandbox,
 )
@@ -36,7 +37,7 @@ from curator.storage import open_source
 from curator.tables.track_items import SourceItem
 
 Verify = Callable[[ClipFootage, ClipFootage, Edits], Match | None]
-Process = Callable[[SandboxedProcess, Stage[Any, Any, Any], Any], Any]
+Process = Callable[..., Any]
 
 
 class KeptSandbox:
@@ -44,6 +45,11 @@ class KeptSandbox:
 
     def __init__(self) -> None:
         self._began_with: object = None
+
+    @property
+    def reached(self) -> Reached:
+        """How far the unit of the real sandbox is."""
+        return process_sandbox().reached
 
     def load(self, modules: Sequence[str]) -> None:
         """Imports modules; in a fresh process if this one's surroundings are others now."""
@@ -102,10 +108,15 @@ def remembering(process: Process, folder: Path) -> Process:
     of xdist share what they remember, in a folder.
     """
 
-    def processed(self: SandboxedProcess, stage: Stage[Any, Any, Any], item: Any) -> Any:  # noqa: ANN401
+    def processed(
+        self: SandboxedProcess,
+        stage: Stage[Any, Any, Any],
+        item: Any,  # noqa: ANN401
+        *told: Callable[[float], None],
+    ) -> Any:  # noqa: ANN401
         key = _key(stage, item)
         if key is None:
-            return process(self, stage, item)
+            return process(self, stage, item, *told)
         path = folder / hashlib.sha256(repr(key).encode()).hexdigest()
         if path.exists():
             result, spent_s, counted = pickle.loads(path.read_bytes())
@@ -114,7 +125,7 @@ def remembering(process: Process, folder: Path) -> Process:
             stage.counts.update(counted)
             return result
         before_s, counts = Counter(stage.cpu_s), Counter(stage.counts)
-        result = process(self, stage, item)
+        result = process(self, stage, item, *told)
         if isinstance(result, Track):
             spent = Counter(stage.cpu_s) - before_s, stage.counts - counts
             written = folder / f"{path.name}-{os.getpid()}-{threading.get_ident()}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from curator.errors import CuratorError
 from curator.executor.fleet import UnitDone, Unmet, Worker, WorkerLost, WorkerPool, WorkerReady
 from curator.executor.ray_watch import ClusterState
+from curator.executor.sandboxed_process import Reached
 from curator.stage import Resources
 
 Does = Callable[[Worker, object, int], object]
@@ -33,6 +34,7 @@ class Simulated:
         self.drained: set[str] = set()
         self.unmet_by: dict[str, Unmet] = {}
         self.is_gone = False
+        self.reached: dict[int, Reached] = {}
 
     def start(self, pool: WorkerPool, refused: Sequence[str], worker: Worker) -> None:
         del pool

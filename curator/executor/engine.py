@@ -21,7 +21,7 @@ from curator.executor.cpu_accounting import Heartbeat
 from curator.executor.fleet import Fleet, FleetCounts, WorkerPool
 from curator.executor.host_resources import available_cpus, available_gpus, memory_bytes
 from curator.executor.ray_cluster import Number, RayCluster
-from curator.executor.sandboxed_process import SANDBOX_COUNTS, process_sandbox
+from curator.executor.sandboxed_process import NOT_BEGUN, SANDBOX_COUNTS, process_sandbox
 from curator.executor.termination import uninterrupted
 from curator.executor.unit_times import UnitTimes
 from curator.executor.unit_worker import UnitResult
@@ -79,7 +79,9 @@ class Engine:
         self._cluster: RayCluster | None = None
         self._child = Child()
         self._is_ended = False
-        self._done = (0, 0.0, 0.0)
+        self._done = NOT_BEGUN
+        self._shown: Fleet | None = None
+        """The workers of the chain that `progress` counts."""
         self._nodes: list[dict[str, Any]] = []
         """Kinds of nodes in the cluster when Ray was started or joined."""
         self._gpu_bytes = 0
@@ -125,8 +127,17 @@ class Engine:
         process_sandbox().load(modules)
 
     def progress(self) -> tuple[int, float, float]:
-        """Returns the chain's finished items, their seconds of video, and the seconds by cost."""
-        return self._done
+        """Returns the chain's finished items, their seconds of video, and the seconds by cost.
+
+        Includes what running units have reached. Between the report of a unit and its result, the
+        numbers may go back for a moment; `Progress` shows the largest.
+        """
+        # In this order: a unit must not count twice when its result arrives in between.
+        done = self._done
+        running = self._shown.reached() if self._shown is not None else ()
+        all_ = [done, process_sandbox().reached, *running]
+        n_items, video_s, work_s = (sum(numbers) for numbers in zip(*all_, strict=True))
+        return int(n_items), video_s, work_s
 
     def loads(self) -> Counter[tuple[str, str]]:
         """Returns the sum of `Fleet.loads` over all fleets."""
@@ -222,12 +233,12 @@ class Engine:
         """
         if isinstance(units, Sequence) and not units:
             return
+        if is_shown:
+            # Reset before Ray's slow start: a display must not show the last chain's progress.
+            self._done, self._shown = NOT_BEGUN, None
         if placement == "driver":
             yield from self.run_in_driver(steps, units)
             return
-        if is_shown:
-            # Reset before Ray's slow start: a display must not show the last chain's progress.
-            self._done = (0, 0.0, 0.0)
         if placement == "child":
             # A sandbox is a child process already.
             is_child = any(step.stage is not None and step.stage.sandboxed for step in steps)
@@ -240,6 +251,8 @@ class Engine:
             ahead = 1 if any(step.keeps_state for step in steps) else AHEAD
             fleet = self.pool(steps, without_gpu=without_gpu, check=check, keeps=False, ahead=ahead)
             results = fleet.run(units)
+            if is_shown:
+                self._shown = fleet
         for result in results:
             self.heartbeat.beat()
             if isinstance(result, UnitResult):

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from curator.errors import CuratorError, UsageError
+from curator.executor.sandboxed_process import NOT_BEGUN, Reached
 from curator.executor.unit_times import UnitTimes
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import MAX_DEATHS, Death, UnitAttempts, is_crash_looping
@@ -239,6 +240,14 @@ class Fleet:
         for worker in (*self._free, *self._full):
             loads[worker.pool.stage, "busy" if worker.given else "idle"] += 1
         return loads
+
+    def reached(self) -> Iterator[Reached]:
+        """Yields how far units are that have no result yet; any thread may call it."""
+        reports = self._backend.watch.reached
+        for worker in (*self._free, *self._full):
+            # The other thread may take the last unit away.
+            for work in tuple(worker.given)[:1]:
+                yield reports.get(work.number, NOT_BEGUN)
 
     @property
     def refusal(self) -> str | None:

@@ -1,9 +1,4 @@
-"""Shows the progress of a run: a live display on a terminal, plain lines elsewhere.
-
-The remaining time is estimated from the pace of the run: the time that stages took so far, divided
-by their expected time. A plan gives expected times in seconds. Without a plan, the last run into
-the same output gives proportions, or else the declarations of the stages do.
-"""
+"""Shows the progress of a run: a live display on a terminal, plain lines elsewhere."""
 
 import contextlib
 import logging
@@ -12,10 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
+from curator.executor.end_time import Expected, ProgressStep, StageState
 from curator.number_text import amount, clock, length
 
 if TYPE_CHECKING:
@@ -32,102 +28,6 @@ SAY_TOOK_S = 10.0
 DAY_S = 24 * 3600.0
 JOIN_S = 2.0
 """Longest wait for a poll that hangs, for example because a cluster is gone, in seconds."""
-PLAN_WEIGHT = 0.1
-"""Weight of the plan in the estimate of the current stage, as a share of the stage's work."""
-FIRST_SHARE = 0.1
-"""Share of a stage's work after which the stage's own speed is used, if there is no plan."""
-PLAN_S = 20.0
-"""Weight of the plan in the pace of the run, in seconds, so that a slow start matters less."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressStep:
-    """What the display shows of a step of the run, as the step's stages declare it.
-
-    Attributes:
-        noun: Noun for an item of the step's work.
-        time_share: Typical wall time, relative to other steps; 0 if unknown.
-        is_before_decisions: Whether clips are kept only so far, because others are still proposed.
-    """
-
-    name: str
-    noun: str = "item"
-    time_share: float = 0.0
-    is_before_decisions: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """The expected times of stages.
-
-    Attributes:
-        seconds: Stage -> wall time, of all generations together.
-        is_planned: Whether these are seconds of a plan; else only their proportions count.
-    """
-
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    is_planned: bool = False
-
-    @classmethod
-    def typical(cls, steps: Sequence[ProgressStep]) -> "Expected":
-        """Returns the typical proportions of steps, for a run without any other estimate."""
-        return cls(seconds={step.name: step.time_share for step in steps if step.time_share})
-
-    def left(
-        self,
-        ended: Mapping[str, float],
-        stage: str | None,
-        elapsed_s: float,
-        done: float | None,
-        reached_s: float,
-        generations: tuple[int, int] = (1, 1),
-    ) -> dict[str, float] | None:
-        """Returns the remaining seconds by stage; None while they are unknown.
-
-        Args:
-            ended: Seconds that finished stages of this generation took.
-            stage: The current stage.
-            elapsed_s: Seconds since the stage began.
-            done: Finished share of the stage's work; None if unknown.
-            reached_s: Seconds after which this share was reached.
-            generations: Number of this generation and of the last one.
-        """
-        number, last = generations
-        expected = {name: seconds / last for name, seconds in self.seconds.items()}
-        whole_s = self._whole(expected.get(stage or "", 0.0), elapsed_s, done, reached_s)
-        if whole_s is None:
-            return None
-        measured = {name: seconds for name, seconds in ended.items() if name in expected}
-        if stage in expected:
-            measured[stage] = whole_s
-        wanted_s = sum(expected[name] for name in measured)
-        prior_s = PLAN_S if self.is_planned else 0.0
-        if not wanted_s + prior_s:
-            return None
-        pace = (sum(measured.values()) + prior_s) / (wanted_s + prior_s)
-        names = list(expected)
-        begun = names[: names.index(stage) + 1] if stage in expected else measured
-        left = {
-            name: pace * seconds * (last - number + (name not in begun))
-            for name, seconds in expected.items()
-        }
-        if stage is not None:
-            left[stage] = left.get(stage, 0.0) + max(0.0, whole_s - elapsed_s)
-        return {name: seconds for name, seconds in left.items() if seconds > 0} or None
-
-    def _whole(
-        self, expected_s: float, elapsed_s: float, done: float | None, reached_s: float
-    ) -> float | None:
-        """Estimates the total time of the current stage, in seconds; None while it is unknown."""
-        if self.is_planned:
-            if not done:
-                return max(elapsed_s, expected_s)
-            whole_s = (reached_s + PLAN_WEIGHT * expected_s) / (done + PLAN_WEIGHT)
-            return max(elapsed_s, whole_s)
-        if done is not None and done >= FIRST_SHARE:
-            return max(elapsed_s, reached_s / done)
-        # A short stage may not report its share of work, and matters little.
-        return None if expected_s >= FIRST_SHARE * sum(self.seconds.values()) else elapsed_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,8 +46,10 @@ class _StageWork:
     began: float | None = None
     work_s: float | None = None
     done_work_s: float = 0.0
+    first: tuple[float, float] | None = None
+    """Time of the first sign of work, by the monotonic clock, and the share that was done then."""
     reached: float | None = None
-    """When the number of finished items last changed, by the monotonic clock."""
+    """When the finished share last changed, by the monotonic clock."""
 
     def share_done(self) -> float | None:
         """Returns the finished share, 0 to 1, by work, seconds or items; None if unknown."""
@@ -156,6 +58,18 @@ class _StageWork:
         if self.video_s > 0 and self.done_s > 0:
             return min(1.0, self.done_s / self.video_s)
         return min(1.0, self.n_done / self.n_items) if self.n_items > 0 else None
+
+    def note(self, n_done: int, done_s: float, done_work_s: float) -> None:
+        """Notes what is done. Nothing goes back, also if a unit begins again."""
+        before = self.share_done()
+        self.n_done = max(self.n_done, n_done)
+        self.done_s = max(self.done_s, done_s)
+        self.done_work_s = max(self.done_work_s, done_work_s)
+        done = self.share_done()
+        if done and done != before:
+            self.reached = time.monotonic()
+            if self.first is None:
+                self.first = self.reached, done
 
     def elapsed_s(self) -> float:
         return 0.0 if self.began is None else time.monotonic() - self.began
@@ -201,6 +115,10 @@ class Progress:
         """Seconds that finished stages took, in all generations."""
         self._ended_before: dict[str, float] = {}
         """`_ended` at the begin of this generation."""
+        self._idle: dict[str, float] = {}
+        """Seconds that finished stages of this generation took until their first sign of work."""
+        self._work_s: dict[str, float] = {}
+        """Work of stages of this generation, in seconds of analysis of 1080p."""
         self._expected = Expected()
         self._steps: Mapping[str, ProgressStep] = {}
         self._generations = (1, 1)
@@ -237,6 +155,7 @@ class Progress:
         """Sets the generation of the next stages; the display leaves out a single generation."""
         with self._lock:
             self._generations, self._ended_before = (number, last), dict(self._ended)
+            self._idle, self._work_s = {}, {}
 
     def expect(self, expected: Expected, steps: Sequence[ProgressStep]) -> None:
         """Sets the steps of the run in order, and the times that the estimate uses."""
@@ -266,9 +185,11 @@ class Progress:
             n_before: Number of further items that an earlier run finished; shown as done.
             noun: Noun for an item; None for the noun of the step.
             names: Names of the stages that work now, if the current stage is a step of several.
-            work_s: Their seconds of video, weighted by cost; None to use `video_s`.
+            work_s: Their work, in seconds of analysis of 1080p; None if its cost is unknown.
         """
         with self._lock:
+            if work_s is not None and self._stage is not None:
+                self._work_s[self._stage] = work_s
             self._work = _StageWork(
                 n_items=n_items,
                 video_s=video_s,
@@ -278,6 +199,11 @@ class Progress:
                 began=time.monotonic(),
                 work_s=work_s,
             )
+
+    def foresee(self, step: str, work_s: float) -> None:
+        """Sets the expected work of a later step, in seconds of analysis of 1080p."""
+        with self._lock:
+            self._work_s[step] = work_s
 
     @property
     def _step(self) -> ProgressStep:
@@ -297,11 +223,12 @@ class Progress:
         Args:
             poll: Returns the number of finished items, their seconds of video, and optionally the
                 same seconds weighted by cost. It runs in a thread. If it raises an exception, the
-                display stays unchanged, and the first exception is logged.
+                display stays unchanged, and the first exception is logged. The last call is after
+                the block.
         """
-        stop = threading.Event()
+        stop, over = threading.Event(), threading.Event()
         thread = threading.Thread(
-            target=self._poll_until, args=(stop, poll), name="progress", daemon=True
+            target=self._poll_until, args=(stop, over, poll), name="progress", daemon=True
         )
         thread.start()
         try:
@@ -309,10 +236,14 @@ class Progress:
         finally:
             stop.set()
             thread.join(JOIN_S)
+            over.set()
 
-    def _poll_until(self, stop: threading.Event, poll: Callable[[], tuple[float, ...]]) -> None:
-        has_logged = False
-        while not stop.wait(POLL_S):
+    def _poll_until(
+        self, stop: threading.Event, over: threading.Event, poll: Callable[[], tuple[float, ...]]
+    ) -> None:
+        has_logged = is_last = False
+        while not is_last:
+            is_last = stop.wait(POLL_S)
             try:
                 n_done, done_s, *weighted = poll()
             except Exception:
@@ -322,18 +253,17 @@ class Progress:
                 has_logged = True
                 continue
             with self._lock:
-                if stop.is_set():
+                if over.is_set():
                     return
-                if n_done != self._work.n_done:
-                    self._work.reached = time.monotonic()
-                self._work.n_done, self._work.done_s = int(n_done), done_s
-                self._work.done_work_s = sum(weighted)
+                self._work.note(int(n_done), done_s, sum(weighted))
             self._tick()
 
     def _end_stage(self) -> None:
         if self._stage is not None:
             took_s = time.monotonic() - self._began
             self._ended[self._stage] = self._ended.get(self._stage, 0.0) + took_s
+            idle_s = self._idle.get(self._stage, 0.0) + self._state().idle_s
+            self._idle[self._stage] = idle_s
         self._stage, self._work = None, _StageWork()
 
     def line(self) -> str:
@@ -361,14 +291,25 @@ class Progress:
     def left(self) -> dict[str, float] | None:
         """Returns the seconds until the run ends, by stage; None while they are unknown."""
         with self._lock:
-            before, now, work = self._ended_before, time.monotonic(), self._work
+            before = self._ended_before
             ended = {n: s - before[n] if n in before else s for n, s in self._ended.items()}
             ended = {n: s for n, s in ended.items() if s > 0}
-            elapsed_s = now - self._began if self._stage is not None else 0.0
-            reached_s = elapsed_s - (now - work.reached) if work.reached is not None else elapsed_s
             return self._expected.left(
-                ended, self._stage, elapsed_s, work.share_done(), reached_s, self._generations
+                ended, self._state(), self._work_s, self._idle, self._generations
             )
+
+    def _state(self) -> StageState:
+        work, began = self._work, self._began
+        elapsed_s = time.monotonic() - began if self._stage is not None else 0.0
+        first_s, idle_done = work.first or (began, 0.0)
+        return StageState(
+            name=self._stage,
+            elapsed_s=elapsed_s,
+            done=work.share_done(),
+            reached_s=elapsed_s if work.reached is None else work.reached - began,
+            idle_s=first_s - began,
+            idle_done=idle_done,
+        )
 
     def state(self) -> dict[str, Any]:
         """Returns the content of the display, for `curate status` and monitoring."""
@@ -383,6 +324,8 @@ class Progress:
                 "done": work.n_before + min(work.n_done, work.n_items),
                 "items": work.n_before + work.n_items,
                 "noun": work.noun,
+                "done_s": work.done_s,
+                "video_s": work.video_s,
                 "stages": list(work.names),
                 "share_done": work.share_done(),
                 "reached_s": (work.reached or self._began) - self._began,
@@ -420,9 +363,11 @@ class Progress:
             yield f"{done:,} of {amount(work.n_before + work.n_items, work.noun)}"
         elif self._n_sources is not None:
             yield amount(self._n_sources, "source")
-        if work.done_s > 0:
-            of = f" of {length(work.video_s)}" if work.video_s > 0 else ""
-            yield f"{length(work.done_s)}{of} of video"
+        if work.video_s > 0:
+            part = min(work.done_s / work.video_s, 1.0)
+            yield f"{length(work.done_s)} of {length(work.video_s)} of video ({part:.0%})"
+        elif work.done_s > 0:
+            yield f"{length(work.done_s)} of video"
         if (rate := work.rate()) is not None:
             yield f"{rate:.3g}x real time"
         if self._n_kept is not None:

@@ -6,6 +6,7 @@ before its first unit, so that it can serve the next chain too.
 
 import fcntl
 import hashlib
+import json
 import logging
 import os
 import pickle
@@ -15,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from curator.executor.fleet import (
     WorkerReady,
 )
 from curator.executor.ray_watch import MEMORY, RayWatch, amounts, pulse_key
+from curator.executor.sandboxed_process import NOT_BEGUN, process_sandbox
 from curator.executor.worker import call_chain, load_chain
 from curator.number_text import amount
 from curator.storage.base import TRAFFIC
@@ -42,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 SETTLE_S = 30.0
 """Time after which Ray has noticed a lost node: five health checks, 3 s apart, and a margin."""
+
+REPORT_S = 1.0
+"""Time between a worker's reports of how far its unit is; see `RayWatch` for the driver's."""
 
 PULSE_S = 30.0
 """Time between a worker's checks of its own CPU use."""
@@ -69,6 +74,8 @@ class WorkerProcess:
     """A Ray process that keeps a chain."""
 
     _pulse: threading.Thread | None = None
+    _unit = 0
+    """Number of the unit under way."""
 
     def begin(
         self,
@@ -93,7 +100,8 @@ class WorkerProcess:
         os.environ.update(environment)
         self._chain, self._stage = chain, stage
         if self._pulse is None:
-            self._pulse = threading.Thread(target=_send_pulses, name="pulse", daemon=True)
+            send = partial(_send_pulses, lambda: self._unit)
+            self._pulse = threading.Thread(target=send, name="pulse", daemon=True)
             self._pulse.start()
         node = ray.get_runtime_context().get_node_id()
         # The autoscaler's name for the type of this node, if any.
@@ -108,11 +116,11 @@ class WorkerProcess:
         error = load_chain(chain) if is_same and refusal is None else pickle.dumps(None)
         return here, WorkerReady(node=node, name=name, refusal=refusal), error
 
-    def run(self, unit: bytes) -> tuple[bytes, float, float, dict[str, int]]:
+    def run(self, unit: bytes, number: int) -> tuple[bytes, float, float, dict[str, int]]:
         """Runs one unit through the chain; returns the result, the times and the traffic."""
         import ray
 
-        begun_s = time.time()
+        begun_s, self._unit = time.time(), number
         # Ray would keep the name of the first chain that this process served.
         raylet: Any = ray._raylet
         raylet.setproctitle(f"ray::{_class_name(self._stage)}.run")
@@ -121,22 +129,35 @@ class WorkerProcess:
         return result, begun_s, time.time(), moved
 
 
-def _send_pulses() -> None:
-    """Tells the driver, through the head node, that this process has used CPU time."""
+def _send_pulses(unit: Callable[[], int]) -> None:
+    """Tells the driver, through the head node, that this process has used CPU time.
+
+    And how far its unit is: another key for each worker, so the driver can add them up.
+    """
     import ray
 
     context = ray.get_runtime_context()
     worker: Any = ray._private.worker.global_worker
     key, me, cpu_s = pulse_key(context.get_job_id()), context.get_worker_id(), tree_cpu_s()
+    begun_s, told = time.monotonic(), NOT_BEGUN
     while True:
-        time.sleep(PULSE_S)
-        before_s, cpu_s = cpu_s, tree_cpu_s()
-        if cpu_s - before_s >= BUSY_SHARE * PULSE_S:
-            try:
-                worker.gcs_client.internal_kv_put(key, f"{me} {cpu_s:.2f}".encode(), True, None)
-            except Exception:
-                # The driver notices by itself that the head is gone.
-                logger.debug("no pulse was sent", exc_info=True)
+        time.sleep(REPORT_S)
+        news: dict[bytes, str] = {}
+        # The number is read first: a report may name the unit before, and then says nothing.
+        number, reached = unit(), process_sandbox().reached
+        if reached not in (told, NOT_BEGUN):
+            news[key + f"-{me}".encode()] = json.dumps([number, *reached])
+            told = reached
+        if time.monotonic() >= begun_s + PULSE_S:
+            begun_s, before_s, cpu_s = time.monotonic(), cpu_s, tree_cpu_s()
+            if cpu_s - before_s >= BUSY_SHARE * PULSE_S:
+                news[key] = f"{me} {cpu_s:.2f}"
+        try:
+            for name, text in news.items():
+                worker.gcs_client.internal_kv_put(name, text.encode(), True, None)
+        except Exception:
+            # The driver notices by itself that the head is gone.
+            logger.debug("no pulse was sent", exc_info=True)
 
 
 def _class_name(stage: str) -> str:
@@ -232,7 +253,7 @@ class RayBackend:
 
     def call(self, worker: Worker, unit: bytes) -> None:
         """Gives a worker a unit."""
-        future = worker.handle.run.remote(unit).future()
+        future = worker.handle.run.remote(unit, worker.given[-1].number).future()
         future.add_done_callback(lambda done: self._put(worker, done, _answer))
 
     def end(self, worker: Worker, *, may_serve_again: bool) -> None:

@@ -15,11 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curator.errors import CuratorError
+from curator.executor.sandboxed_process import Reached
 
 logger = logging.getLogger(__name__)
 
 ASK_S = 5.0
 """Time between requests to the head, in seconds."""
+REPORT_S = 1.0
+"""Time between the driver's looks at how far units are. On a cluster, where workers are many, it
+looks every `ASK_S`."""
 MEMORY = "memory"
 
 _RECONNECT_S = "RAY_gcs_rpc_server_reconnect_timeout_s"
@@ -141,6 +145,8 @@ class RayWatch:
         self._pulse_key = pulse_key(ray.get_runtime_context().get_job_id())
         self._pulse: bytes | None = None
         """The last report of a worker that used CPU time."""
+        self.reached: Mapping[int, Reached] = {}
+        """Number of a unit -> how far it is, as its worker last reported."""
         self._ray, self._is_joined = ray, is_joined
         self._node = ray.get_runtime_context().get_node_id()
         self._silent_s = float(os.environ.get(_RECONNECT_S, 60)) / 3
@@ -182,7 +188,7 @@ class RayWatch:
         self._ending.set()
         self._thread.join(1.0)
         if self._is_joined and self._asked_s is None:
-            self._head.internal_kv_del(self._pulse_key, False, None)
+            self._head.internal_kv_del(self._pulse_key, True, None)
 
     def _check_answers(self) -> None:
         """Raises an error if the head is silent at two checks, at least `ASK_S` apart.
@@ -201,11 +207,12 @@ class RayWatch:
             )
 
     def _run(self) -> None:
-        while not self._ending.wait(ASK_S):
+        while not self._ending.wait(ASK_S if self._is_joined else REPORT_S):
             try:
                 self._asked_s = time.monotonic()
-                state = self._ask()
+                state = self._ask() if self._is_joined else self.state
                 pulse = self._head.internal_kv_get(self._pulse_key, None)
+                self.reached = self._reports()
             except Exception:
                 # An error counts as no answer: `_asked_s` stays.
                 logger.debug("a request to the head of Ray failed", exc_info=True)
@@ -217,6 +224,12 @@ class RayWatch:
             if state.nodes.keys() != self.state.nodes.keys():
                 self.changed_s = time.monotonic()
             self.state = state
+
+    def _reports(self) -> dict[int, Reached]:
+        names = self._head.internal_kv_keys(self._pulse_key + b"-", None)
+        texts = self._head.internal_kv_multi_get(names, None).values() if names else ()
+        reports = (json.loads(text) for text in texts)
+        return {number: (n_items, video_s, work_s) for number, n_items, video_s, work_s in reports}
 
     @property
     def _head(self) -> Any:  # noqa: ANN401

@@ -45,6 +45,9 @@ from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
 from curator.storage.scratch import LOCK, use_files
 from curator.storage.source_reader import open_through
 
+REPORT_S = 0.5
+"""Shortest time between messages about the progress of an item, in seconds."""
+
 
 class _ParentReader(SeekableReader):
     """A source that the parent has opened; threads may read, one at a time."""
@@ -85,6 +88,8 @@ class _Sandbox:
         self._gpu: GpuAccess | None = None
         # Several threads of a decoder may read.
         self._turn = threading.Lock()
+        self._report_s = 0.0
+        """Time of the next message about the progress, by the monotonic clock."""
 
     def tell(self, *message: object) -> None:
         with self._turn:
@@ -118,6 +123,13 @@ class _Sandbox:
                 case "release" if self._stage is not None:
                     self._stage.release()
 
+    def _reached(self, video_s: float) -> None:
+        """Tells how far the item is, once in a while."""
+        now_s = time.monotonic()
+        if now_s >= self._report_s:
+            self._report_s = now_s + REPORT_S
+            self.tell("reached", video_s)
+
     def _open(self, uri: str, expected_version: str | None) -> BinaryIO:
         # A reader whose constructor raised would be closed before it has attributes.
         opened = pickle.loads(self.ask("open", uri, expected_version))
@@ -146,6 +158,7 @@ class _Sandbox:
                 os.environ["PATH"] = "/nonexistent"
             with no_collection():
                 self._stage = pickle.loads(stage)
+                self._stage.on_reached = self._reached
                 self._stage.setup()
         except Exception as error:
             if not isinstance(error, CuratorError):

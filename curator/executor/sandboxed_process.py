@@ -9,6 +9,7 @@ pickled. The parent does not trust the sandbox, so messages from it are `plain_v
                  plug-ins, locks, GPU
     item     item, n_bytes                 open uri, version      -> handle, size
     release                                read handle, at, n      -> bytes
+                                           reached seconds of the item's video
                                            end handle, at; close handle
                                            done result or failure, CPU-seconds, counts
                                            full: no space for temporary files
@@ -30,7 +31,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -106,6 +107,11 @@ SANDBOX_COUNTS = ("lost_gpu", "left_behind")
 """Counters: times that the GPU failed, and processes that did not end when killed."""
 
 
+Reached = tuple[int, float, float]
+"""Items that are done, their seconds of video, and the same seconds by cost."""
+NOT_BEGUN: Reached = (0, 0.0, 0.0)
+
+
 class SandboxDiedError(Exception):
     """The process of a sandbox ended, or the parent ended it, while it worked on an item.
 
@@ -155,6 +161,8 @@ class SandboxedProcess:
         """Whether the process may open a GPU; None before its first stage."""
         self.counts: Counter[str] = Counter()
         """`SANDBOX_COUNTS` since the worker last cleared them."""
+        self.reached = NOT_BEGUN
+        """How far the unit is that this process works on."""
         self._readers: dict[int, BinaryIO] = {}
         self._cpu_s = 0.0
         self._start_up_s = self._work_s = 0.0
@@ -167,13 +175,19 @@ class SandboxedProcess:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._send("load", tuple(modules))
 
-    def process(self, stage: Stage[Any, Any, Any], item: Any) -> Any:  # noqa: ANN401
+    def process(
+        self,
+        stage: Stage[Any, Any, Any],
+        item: Any,  # noqa: ANN401
+        on_reached: Callable[[float], None] | None = None,
+    ) -> Any:  # noqa: ANN401
         """Runs a stage on an item; returns its result, or a `Failure`.
 
         Args:
             stage: Set up in the sandbox, for this item and the next ones. Its `cpu_s` and `counts`
                 get the sandbox's numbers.
             item: Its `uri` names the only source that the sandbox may read now.
+            on_reached: Gets the seconds of video that the sandbox claims to have done so far.
 
         Raises:
             SandboxDiedError: The process ended. The next call starts another process.
@@ -187,7 +201,8 @@ class SandboxedProcess:
             self._use(stage)
             self._limit(limit_s, stage.limit_bytes)
             self._send("item", item, stage.limit_bytes)
-            answer = self._answer(item.uri, None if limit_s is None else limit_s * WALL_PER_CPU)
+            wall_s = None if limit_s is None else limit_s * WALL_PER_CPU
+            answer = self._answer(item.uri, wall_s, on_reached)
             self._limit(None, None)
             return answer
         except (BrokenPipeError, EOFError, ConnectionResetError) as error:
@@ -378,7 +393,9 @@ class SandboxedProcess:
         assert self._pipe is not None
         self._pipe.send_bytes(pickle.dumps(message))
 
-    def _answer(self, uri: str, wall_s: float | None) -> Any:  # noqa: ANN401
+    def _answer(
+        self, uri: str, wall_s: float | None, on_reached: Callable[[float], None] | None = None
+    ) -> Any:  # noqa: ANN401
         """Serves the sandbox until it is done; time in which it waits for bytes is not counted."""
         assert self._pipe is not None
         stage, patience = self._stage, _Patience(wall_s, self._used_s())
@@ -403,6 +420,8 @@ class SandboxedProcess:
                     raise self._died(str(lost), lost=lost)
                 case "open" | "read":
                     self._pipe.send_bytes(self._served(kind, parts, uri))
+                case "reached" if on_reached is not None:
+                    on_reached(float(parts[0]))
                 case "end":
                     expect_end(self._readers[parts[0]], parts[1])
                 case "close":

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
@@ -28,7 +28,13 @@ from curator.errors import (
 )
 from curator.executor.cpu_accounting import CpuClock, thread_cpu_s
 from curator.executor.failures import SourcePart, failure, internal_failure
-from curator.executor.sandboxed_process import SandboxDiedError, SetUpError, process_sandbox
+from curator.executor.sandboxed_process import (
+    NOT_BEGUN,
+    SandboxDiedError,
+    SandboxedProcess,
+    SetUpError,
+    process_sandbox,
+)
 from curator.executor.worker import MAX_ATTEMPTS, Divisible, Step
 from curator.records.sources import Failure, Note
 from curator.stage import Resources, Stage
@@ -47,7 +53,7 @@ class UnitResult(Generic[ResultT]):
         cpu_s: CPU-seconds of the worker since its last unit, by purpose.
         counts: The stage's counters.
         n_items: Number of finished items.
-        video_s: Seconds of video in the finished items.
+        video_s: Seconds of video in the finished items, by their headers.
         work_s: `video_s`, weighted by the cost of each second.
         not_begun: Items for which no time was left. They become another unit.
         notes: Warnings for the user.
@@ -95,7 +101,7 @@ class UnitWorker:
         self._stage = stage
         self._store_s = store_s
         self._load, self._keep = load, keep
-        self._video_s = self._work_s = 0.0
+        self._n_done, self._video_s, self._work_s = 0, 0.0, 0.0
         self._rest = rest or stage.name
         self._clock = CpuClock()
         self._is_ready = False
@@ -124,7 +130,7 @@ class UnitWorker:
         if items is None:
             return before
         self.prepare()
-        self._video_s, self._work_s = before.video_s, before.work_s
+        self._n_done, self._video_s, self._work_s = 0, before.video_s, before.work_s
         spent = self._clock.begin()
         results: Any = self._results(items, n_deaths)
         items, not_begun = items[: len(results)], tuple(items[len(results) :])
@@ -168,8 +174,13 @@ class UnitWorker:
                 if results and is_long:
                     break
                 results.append(self._result(item, n_deaths))
+                self._video_s += self._stage.video_s(item)
+                self._work_s += self._stage.work_s(item)
+                self._n_done = len(results)
         finally:
             (self._sandbox or self._stage).release()
+            if self._sandbox is not None:
+                self._sandbox.reached = NOT_BEGUN
         return results
 
     def _result(self, item: SourcePart, n_deaths: int) -> Any:  # noqa: ANN401 - of any stage
@@ -180,8 +191,6 @@ class UnitWorker:
             try:
                 result = self._processed(stage, item)
                 self._has_worked = True
-                self._video_s += stage.video_s(result)
-                self._work_s += stage.work_s(result)
                 return result
             except (SandboxDiedError, SetUpError) as error:
                 died = self._death(stage, error)
@@ -223,11 +232,18 @@ class UnitWorker:
     def _processed(self, stage: Stage[Any, Any, Any], item: SourcePart) -> Any:  # noqa: ANN401 - of any stage
         if self._sandbox is None:
             return stage.process(item)
-        result = self._sandbox.process(stage, item)
+        result = self._sandbox.process(stage, item, partial(self._reached, self._sandbox, item))
         if not isinstance(result, Failure):
             return result
         # The sandbox is not trusted to name the item.
         return stage.failed(item, replace(result, uri=item.uri, stage=stage.name))
+
+    def _reached(self, sandbox: SandboxedProcess, item: SourcePart, claimed_s: float) -> None:
+        """Notes how far the unit is; an item counts at most as its header says."""
+        video_s = self._stage.video_s(item)
+        share = max(0.0, min(1.0, claimed_s / video_s)) if video_s > 0 else 0.0
+        work_s = share * self._stage.work_s(item)
+        sandbox.reached = self._n_done, self._video_s + share * video_s, self._work_s + work_s
 
 
 _alone = Lock()

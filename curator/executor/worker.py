@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from curator.errors import CuratorError
@@ -54,9 +55,10 @@ class Death:
 
 @dataclass(slots=True, kw_only=True)
 class UnitAttempts:
-    """A unit, and the deaths of workers that worked on it."""
+    """A unit, and the deaths of workers that worked on it; `number` tells units apart."""
 
     unit: Any
+    number: int = field(default_factory=count(1).__next__)
     deaths: list[Death] = field(default_factory=list)
 
     def after_death(self, death: Death) -> "list[UnitAttempts]":

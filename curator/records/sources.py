@@ -112,10 +112,16 @@ class SourceRef:
             return math.inf
         return self.weight * max(0.5, (self.n_pixels or FULL_HD) / FULL_HD)
 
+    @property
+    def analysis_s(self) -> float:
+        """Estimated cost of the analysis, in seconds of 1080p at 25 frames/s; 0 if unknown.
 
-def work_weight(n_pixels: int | None) -> float:
-    """About what a second of video costs to analyze: 1 for 1080p (results/filters.md)."""
-    return 0.57 + 0.43 * (n_pixels or FULL_HD) / FULL_HD
+        Decoding, scaling and the shot network go by frames, and the first two by their pixels; the
+        rest goes by time (benchmarks/results/pipeline.md).
+        """
+        size = (self.n_pixels or FULL_HD) / FULL_HD
+        seconds = self.header_duration_s or 0.0
+        return (0.25 + 0.44 * size) * self.weight / 25 + 0.31 * seconds if seconds else 0.0
 
 
 LEAST_LIMIT_S = 30.0

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from curator.records.sources import Note
 
+KEY = 1
+"""Bit of `frame_flags`: decoding can begin with the frame."""
 DAMAGED = 2
 """Bit of `SourceFrames.frame_flags` for frames that are damaged, or depend on damaged ones."""
 UNIFORM = 4

@@ -225,6 +225,8 @@ class GenerationRun:
                 sources = aligned(self._run, sources, self._sources)
         if self._may_cut_ahead(sources):
             self._ahead = {str(source.source_id): source for source in sources}
+        elif not self._cutting.has_written():
+            self._cutting.foresee(sources)
         with self._log.timed(first.step):
             measure(
                 self._run,
@@ -241,11 +243,23 @@ class GenerationRun:
         n_clips, seconds = self._log.clips.get(UNDECIDED, (0, 0.0))
         seconds += sum(clips["seconds"].to_pylist())
         self._log.clips = {UNDECIDED: (n_clips + clips.num_rows, seconds)}
+        self._foresee(proposed, clips)
         if self._ahead is not None:
             passing = self._corpus.passing(self._graph.deciding(), clips)
             self._n_passed += len(passing.kept_numbers())
             self._log.progress.clips(self._n_before.total() + self._n_passed)
             self._cutting.ahead(passing, self._ahead)
+
+    def _foresee(self, proposed: ProposedUnit, clips: pa.Table) -> None:
+        """Estimates the work of the cut by the new clips that pass the rules on single clips."""
+        foreseen = self._cutting.foreseen
+        if foreseen is not None and foreseen.wants_more:
+            ids = proposed.sources["source_id"].drop_null().to_pylist()
+            stages = self._graph.deciding()
+            # A bound by quantile applies to the clips of the unit instead.
+            alone = [stage for stage in stages if stage.needs_all is None] or stages[:1]
+            kept = self._corpus.passing(alone, clips).kept()
+            self._cutting.see(kept, self._sources.find(ids), proposed.key_gaps_s)
 
     def _scored(self, proposed: ProposedUnit) -> ProposedUnit:
         """Adds the learned score to candidates, which are stored without this score."""

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from curator.errors import CuratorError, UsageError, one_line
-from curator.executor.progress import Expected, Progress, ProgressStep
+from curator.executor.end_time import Expected, ProgressStep
+from curator.executor.progress import Progress
 from curator.executor.termination import arrived_signal
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from curator.errors import UsageError
 from curator.executor.cpu_accounting import mark_processes
+from curator.executor.end_time import Expected
 from curator.executor.engine import FACTS, Engine
 from curator.executor.host_resources import default_memory_bytes
-from curator.executor.progress import Expected, Progress
+from curator.executor.progress import Progress
 from curator.extensions import named
 from curator.measures.rule_config import CAPTION_CLIP_SCORE
 from curator.pipeline import Graph, graph_of

@@ -104,6 +104,9 @@ class ProposedUnit:
     # Footage and pictures of these clips. None without clips, and if the unit was read from the
     # store: `sources` has the column `payload` then.
     payload: "Payload | None" = None
+    # By clip id, seconds to the first key frame, and between key frames or to the end at most.
+    # Empty if the unit was read from the store.
+    key_gaps_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     # Number of clips that were left out because they show removed footage.
     n_excluded: int = 0
 

@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from curator.executor import progress as module
-from curator.executor.progress import Expected, Progress, ProgressStep
+from curator.executor.end_time import Expected, ProgressStep, StageState
+from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.tools.report.funnel import format_funnel
@@ -95,10 +97,10 @@ def test_line_says_how_far_how_fast_and_how_long(clock: Clock) -> None:
             _wait_for(stream, "0.167x")
     lines = stream.getvalue().splitlines()
     assert lines[1][:-5] == (
-        "curate 0:05:00 analyze: 10 of 40 sources, 2.5 h of 10.0 h of video, 30x real time, "
-        "7 clips kept so far, 0:21:35 left, ends "
+        "curate 0:05:00 analyze: 10 of 40 sources, 2.5 h of 10.0 h of video (25%), 30x real time, "
+        "7 clips kept so far, 0:21:32 left, ends "
     )
-    assert "cut: 9 of 12 clips, 10.0 s of 40.0 s of video, 0.167x real time" in lines[-1]
+    assert "cut: 9 of 12 clips, 10.0 s of 40.0 s of video (25%), 0.167x real time" in lines[-1]
 
 
 @pytest.mark.usefixtures("fast_polls")
@@ -219,30 +221,91 @@ HALVES = Expected(seconds={"analyze": 60.0, "cut": 40.0})
 PLANNED = Expected(seconds={"list": 1.0, "analyze": 600.0, "cut": 400.0}, is_planned=True)
 
 
+def at(stage: str | None, elapsed_s: float, done: float | None, reached_s: float) -> StageState:
+    return StageState(name=stage, elapsed_s=elapsed_s, done=done, reached_s=reached_s)
+
+
 def test_the_time_that_is_left_by_the_last_run_and_by_a_plan() -> None:
-    assert HALVES.left({}, "scan", 5.0, 0.9, 5.0) is None
-    assert HALVES.left({}, "analyze", 5.0, None, 5.0) is None
-    assert HALVES.left({}, "analyze", 5.0, 0.09, 5.0) is None
+    assert HALVES.left({}, at("scan", 5.0, 0.9, 5.0)) is None
+    assert HALVES.left({}, at("analyze", 5.0, None, 5.0)) is None
+    assert HALVES.left({}, at("analyze", 5.0, 0.09, 5.0)) is None
     # Stages to come go by the pace of those that worked.
-    left = HALVES.left({"scan": 3.0}, "analyze", 30.0, 0.25, 30.0)
+    left = HALVES.left({"scan": 3.0}, at("analyze", 30.0, 0.25, 30.0))
     assert left == {"analyze": 90.0, "cut": 80.0}
-    assert HALVES.left({"analyze": 120.0}, "cut", 40.0, 0.5, 40.0) == {"cut": 40.0}
-    assert HALVES.left({"analyze": 120.0}, "select", 1.0, None, 1.0) == {"cut": 80.0}
+    assert HALVES.left({"analyze": 120.0}, at("cut", 40.0, 0.5, 40.0)) == {"cut": 40.0}
+    assert HALVES.left({"analyze": 120.0}, at("select", 1.0, None, 1.0)) == {"cut": 80.0}
     # A unit that works for long does not slow the rest.
-    assert HALVES.left({}, "analyze", 45.0, 0.25, 30.0) == {"analyze": 75.0, "cut": 80.0}
+    assert HALVES.left({}, at("analyze", 45.0, 0.25, 30.0)) == {"analyze": 75.0, "cut": 80.0}
     # Generations to come take as long as this one.
     left = Expected(seconds={"analyze": 120.0, "cut": 80.0}).left(
-        {}, "analyze", 30.0, 0.5, 30.0, (1, 2)
+        {}, at("analyze", 30.0, 0.5, 30.0), generations=(1, 2)
     )
     assert left == {"analyze": 30.0 + 60.0, "cut": 40.0 + 40.0}
-    # A plan speaks from the beginning and gives way to the run.
     # No stage has a known rest: that is no rest of 0 s.
-    assert HALVES.left({"analyze": 120.0, "cut": 80.0}, "commit", 5.0, None, 5.0) is None
-    assert PLANNED.left({}, "analyze", 0.0, None, 0.0) == {"analyze": 600.0, "cut": 400.0}
-    left = PLANNED.left({}, "analyze", 600.0, 0.5, 600.0)
+    assert HALVES.left({"analyze": 120.0, "cut": 80.0}, at("commit", 5.0, None, 5.0)) is None
+    # A plan speaks from the beginning and gives way to the run.
+    assert PLANNED.left({}, at("analyze", 0.0, None, 0.0)) == {"analyze": 600.0, "cut": 400.0}
+    left = PLANNED.left({}, at("analyze", 600.0, 0.5, 600.0))
     assert left is not None
     assert left["analyze"] == pytest.approx(500, abs=1)
     assert left["cut"] == pytest.approx(400 * 1120 / 620)
+
+
+def test_the_cut_goes_by_its_work_and_the_speed_of_the_analysis() -> None:
+    typical = Expected(seconds={"analyze": 60.0, "cut": 40.0}, is_typical=True)
+    works = {"analyze": 100.0, "cut": 10.0}
+    # 100 s until workers began count for no speed: 20 of 100 in 20 s.
+    now = StageState(name="analyze", elapsed_s=120.0, done=0.2, reached_s=120.0, idle_s=100.0)
+    assert typical.left({}, now, works) == {"analyze": 80.0, "cut": 10.0}
+    # No clip is kept so far.
+    assert typical.left({}, now, {"analyze": 100.0, "cut": 0.0}) == {"analyze": 80.0}
+    # The cut begins: no share of it is done, and its time is known.
+    ended, idle_s = {"analyze": 200.0}, {"analyze": 100.0}
+    assert typical.left(ended, at("cut", 2.0, 0.0, 2.0), works, idle_s) == {"cut": 8.0}
+    # Its own speed takes over.
+    left = typical.left(ended, at("cut", 20.0, 0.5, 20.0), works, idle_s)
+    assert left is not None
+    assert left["cut"] == pytest.approx((20 + 1) / 0.6 - 20)
+    # What the last run took counts as well: 200 / 60 * 40 s by that, 10 s by the work.
+    left = HALVES.left({}, replace(now, done=0.3), works)
+    assert left is not None
+    whole_s = 100 + 20 / 0.3
+    assert left["cut"] == pytest.approx((10 * (whole_s - 100) / 100 + whole_s * 40 / 60) / 2)
+
+
+def test_progress_within_a_unit_is_shown_and_never_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A unit begins again after its worker died; the last poll is after the last result."""
+    monkeypatch.setattr(module, "POLL_S", 0.005)
+    reports = iter([(0, 41.0, 20.0), (0, 5.0, 2.0), (11, 370.0, 180.0)])
+    shown: list[tuple[int, float, float]] = []
+
+    def listen(progress: Progress) -> None:
+        state = progress.state()
+        shown.append((state["done"], state["done_s"], state["share_done"]))
+
+    now = [(0, 0.0, 0.0)]
+
+    def poll() -> tuple[int, float, float]:
+        now[0] = next(reports, now[0])
+        return now[0]
+
+    with Progress(stream=io.StringIO(), listener=listen) as progress:
+        progress.stage("analyze")
+        progress.work(12, 380.0, work_s=190.0)
+        with progress.polling(poll):
+            _wait(lambda: len(shown) >= 2)
+            assert "0 of 12 items, 41.0 s of 6.3 min of video (11%)" in progress.line()
+            _wait(lambda: next(reports, None) is None and len(shown) >= 4)
+            now[0] = (12, 380.0, 190.0)
+        assert shown == sorted(shown)
+        assert shown[-1] == (12, 380.0, 1.0)
+        n_shown = len(shown)
+        assert not _polls()
+        progress.stage("cut")
+        assert "380" not in progress.line()
+        assert len(shown) == n_shown + 1
 
 
 def _polls() -> list[threading.Thread]:

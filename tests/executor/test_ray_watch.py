@@ -141,7 +141,11 @@ class FakeRay:
         self.kept: dict[bytes, bytes] = {}
         gcs = SimpleNamespace(
             internal_kv_get=lambda name, namespace: self.kept.get(name),
-            internal_kv_del=lambda name, by_prefix, namespace: self.kept.pop(name, None),
+            internal_kv_del=lambda name, by_prefix, namespace: self.kept.clear(),
+            internal_kv_keys=lambda prefix, namespace: [
+                k for k in self.kept if k.startswith(prefix)
+            ],
+            internal_kv_multi_get=lambda names, namespace: {n: self.kept[n] for n in names},
         )
         worker = SimpleNamespace(global_worker=SimpleNamespace(gcs_client=gcs))
         self._private = SimpleNamespace(state=SimpleNamespace(state=state), worker=worker)
@@ -171,9 +175,12 @@ def test_the_watch_of_a_cluster_knows_nodes_and_notices_a_head_or_a_node_that_is
     assert watch.state.total("CPU") == 4
     time.sleep(0.1)
     assert not beats
+    assert watch.reached == {}
     ray.kept[pulse_key("01")] = b"a worker 1.5"
+    ray.kept[pulse_key("01") + b"-one"] = b"[7, 2, 41.5, 20.0]"
     time.sleep(0.1)
     assert len(beats) == 1
+    assert watch.reached == {7: (2, 41.5, 20.0)}
     ray.answers.clear()
     time.sleep(0.1)
     # A process that was stopped for a while may find its own request old: that is no proof.

@@ -65,7 +65,7 @@ class Doubling(Stage[StageConfig, Item, str]):
     def process(self, unit: Item) -> str:
         return unit.uri * 2
 
-    def video_s(self, result: str) -> float:
+    def video_s(self, unit: Item) -> float:
         return 1.5
 
 

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import compress
-from operator import mul, not_
+from itertools import chain, compress
+from operator import not_
 from typing import Any
 
 from curator.executor.engine import Engine
@@ -25,7 +25,7 @@ from curator.executor.worker import Step
 from curator.media.nvdec_check import nvdec_refusal
 from curator.media.source_segments import WholeReason
 from curator.packing import pack
-from curator.records.sources import SourceRef, work_weight
+from curator.records.sources import SourceRef
 from curator.records.tracks import Track
 from curator.scheduler import UnitRunner
 from curator.stages.analyze.gpu_engines import GpuFacts, GpuProbe, device_here
@@ -111,14 +111,13 @@ class Analyzing:
         segments, joins = self._planned(pending)
         in_segments = {item.uri for item in joins}
         whole = [item for item in pending if item.uri not in in_segments]
-        lengths_s = [item.source.header_duration_s or 0.0 for item in pending]
-        weights = [work_weight(item.source.n_pixels) for item in pending]
+        items = [*whole, *chain.from_iterable(segments)]
         self._progress.work(
-            len(whole) + len(segments),
-            sum(lengths_s),
+            len(items),
+            sum(map(self._stage.video_s, items)),
             n_before=0 if segments else n_known + sum(map(len, stored.values())),
             noun="part" if segments else "source",
-            work_s=sum(map(mul, lengths_s, weights)),
+            work_s=sum(map(self._stage.work_s, items)),
         )
         self._measure([*segments, *self._units(whole)])
         self._join(joins)

@@ -69,6 +69,7 @@ class AnalysisOptions(TypedDict):
     decoder_threads: int
     families: NotRequired[Set[str] | None]  # None for all families that the models can measure
     spent: NotRequired[dict[str, float] | None]  # gets the CPU-seconds of measurements, by name
+    on_reached: NotRequired[Callable[[float], None] | None]  # gets the seconds of video so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,8 @@ class SourceDecode:
         if still is not None:
             self.header = HeaderClaims(n_frames=1, duration_s=None)
         self._pixel_aspect = Fraction(1)
+        self._tick_s = float(self.frames.time_base)
+        self._on_reached = options.get("on_reached")
         self.measurer: Measurer | None = None
 
     def _reader(
@@ -190,6 +193,8 @@ class SourceDecode:
             self._pixel_aspect = self._shown(self.frames.report.first_aspect)
             self.measurer = Measurer(self._measuring, frame, orientation, self._pixel_aspect)
         self.measurer.add(frame)
+        if self._on_reached is not None:
+            self._on_reached((frame.pts - self.measurer.frame_pts[0]) * self._tick_s)
 
     def _shown(self, coded: Fraction | None) -> Fraction:
         """Returns the shape of pixels after rotation; that of the container if `coded` is None."""

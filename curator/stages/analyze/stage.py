@@ -29,7 +29,6 @@ from curator.records.sources import (
     SourceRef,
     decode_limit_s,
     frame_limit,
-    work_weight,
 )
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage, Wait
@@ -218,14 +217,21 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         stage._note = note
         return stage
 
-    def video_s(self, result: Analyzed) -> float:
-        """Returns the decoded seconds of video."""
-        return result.duration_s if isinstance(result, Track) else 0.0
+    def video_s(self, unit: AnalyzeItem) -> float:
+        """Returns the seconds of a source; of a segment, its share; reading for hashes takes 0."""
+        whole_s = unit.source.header_duration_s or 0.0
+        match unit:
+            case SegmentItem():
+                return whole_s / unit.segment.n_segments
+            case HashItem():
+                return 0.0
+            case _:
+                return whole_s
 
-    def work_s(self, result: Analyzed) -> float:
-        """Returns the decoded seconds of video, weighted by the size of pictures."""
-        weight = work_weight(result.width * result.height) if isinstance(result, Track) else 0.0
-        return self.video_s(result) * weight
+    def work_s(self, unit: AnalyzeItem) -> float:
+        """Returns the estimated cost, of a segment its share."""
+        seconds = unit.source.header_duration_s
+        return unit.source.analysis_s * self.video_s(unit) / seconds if seconds else 0.0
 
     def fingerprint(self, inputs: Mapping[str, str]) -> str:
         """Returns the fingerprint of tracks with all families of the configuration."""
@@ -248,6 +254,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             "decoder_threads": self._threads,
             "families": item.families,
             "spent": self.cpu_s,
+            "on_reached": self.on_reached,
         }
 
     def _hash(self, reader: BinaryIO) -> ContentHashes:

@@ -85,6 +85,7 @@ class ClipCutter:
         pixels: Stages that change pixels.
         is_image: Whether the source is a still image.
         n_from_start: Number of clips that had to be decoded from the start of the file.
+        on_reached: Gets the seconds of the clip that are encoded so far.
     """
 
     reader: BinaryIO
@@ -96,6 +97,7 @@ class ClipCutter:
     pixels: Sequence[PixelStage[Any]] = ()
     is_image: bool = False
     n_from_start: int = 0
+    on_reached: Callable[[float], None] | None = None
 
     def __post_init__(self) -> None:
         """Refuses an encoder that is not available."""
@@ -401,7 +403,9 @@ class ClipCutter:
                 container.seek(target, stream=stream, backward=True)
             except av.error.FFmpegError as error:
                 raise WrongFramesError(f"cannot seek to {target}") from error
-        exact = exact_frames(frames, request, tolerant=earlier_s is None)
+        exact = self._followed(
+            exact_frames(frames, request, tolerant=earlier_s is None), frames.time_base
+        )
         first = next(exact)
         aspect, crop = request.pixel_aspect, request.crop
         if crop is None:
@@ -429,6 +433,17 @@ class ClipCutter:
                 stage, pictures, request.clip_id, request.fps, is_rgb=self.is_image
             )
         return upright, pictures
+
+    def _followed(
+        self, frames: Iterator[DecodedFrame], time_base: Fraction
+    ) -> Iterator[DecodedFrame]:
+        """Yields the frames of a clip, and tells how many seconds of it were yielded."""
+        start_pts, tick_s = None, float(time_base)
+        for frame in frames:
+            yield frame
+            if self.on_reached is not None:
+                start_pts = frame.pts if start_pts is None else start_pts
+                self.on_reached((frame.pts - start_pts) * tick_s)
 
     def _verify(self, clip: CutClip, request: CutRequest) -> None:
         drawn = int(hashlib.sha256(request.clip_id.encode()).hexdigest()[:8], 16) / (1 << 32)

@@ -40,6 +40,19 @@ CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
 UNITS_PER_WORKER = 4
 """Few clips are divided into smaller units, so all workers finish at about the same time."""
+CLIP_S, ENCODE_FRAME_S = 0.3, 0.1
+"""Work of a clip that is copied, and more for each frame of 1080p that is encoded, in the unit of
+`SourceRef.analysis_s` (benchmarks/results/end_times.md)."""
+ENCODED_SHARE = 0.4
+"""Share of the frames that are encoded among clips whose codec may be copied."""
+FORESEEN_CLIPS = 2048
+"""Sources and clips by which the work of the cut is estimated during the analysis."""
+PRIOR_OF_SOURCE_S = 2.0
+"""Weight of all sources in what is expected of the clips of a source, in seconds of analysis."""
+PRIOR_S, PRIOR_SOURCES = 10.0, 1.0
+"""Weight of `ENCODED_SHARE`, in seconds of analysis, and of a typical cut, in sources."""
+KEPT_SHARE, TYPICAL_CLIP_S = 0.4, 5.0
+"""Share of video that is kept by a typical cut, and the length of its clips."""
 CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
 """Columns of `clips` that describe the written clip."""
 HOW_SCHEMA = pa.schema(
@@ -91,6 +104,82 @@ class FollowUp:
 
     note: Callable[[ClipRow], Any]
     step: Callable[[int], Step] | None
+
+
+@dataclass(slots=True)
+class ForeseenCut:
+    """Estimates the work of the cut by the first clips, while sources are analyzed.
+
+    All fields are seconds of analysis, the unit of `SourceRef.analysis_s`.
+
+    Attributes:
+        typical_s: Work of the cut of all sources, if they are typical.
+        n_sources: Their number.
+        seen_s: The part of `typical_s` with the sources seen so far.
+        sure_s: Work of cutting their clips, without encodes of clips that may be copied.
+        may_copy_s: Work of encoding clips whose header allows a copy.
+        encoded_s: The part of `may_copy_s` with clips whose key frames allow no copy.
+        of_source: `encoded_s` and `may_copy_s` by source; a source's clips are mostly alike.
+    """
+
+    typical_s: float
+    n_sources: int
+    n_seen: int = 0
+    seen_s: float = 0.0
+    sure_s: float = 0.0
+    may_copy_s: float = 0.0
+    encoded_s: float = 0.0
+    of_source: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether more sources and clips would make the estimate better."""
+        return self.n_seen < FORESEEN_CLIPS
+
+    @property
+    def encoded_share(self) -> float:
+        """Estimated share of encodes among clips whose header allows a copy."""
+        return (self.encoded_s + ENCODED_SHARE * PRIOR_S) / (self.may_copy_s + PRIOR_S)
+
+    def share_of(self, source_id: str) -> float:
+        """Returns the same for a source."""
+        encoded_s, may_copy_s = self.of_source.get(source_id, (0.0, 0.0))
+        return (encoded_s + self.encoded_share * PRIOR_OF_SOURCE_S) / (
+            may_copy_s + PRIOR_OF_SOURCE_S
+        )
+
+    @property
+    def work_s(self) -> float:
+        """Estimated work of the cut of all sources: of those to come as of those seen."""
+        cut_s = self.sure_s + self.encoded_share * self.may_copy_s
+        to_come_s = max(0.0, self.typical_s - self.seen_s)
+        prior_s = PRIOR_SOURCES * self.typical_s / max(1, self.n_sources)
+        return cut_s + to_come_s * (cut_s + prior_s) / max(1e-9, self.seen_s + prior_s)
+
+    def add(
+        self, source_id: str, n_frames: float, n_pixels: int, *, may_copy: bool, copies: bool
+    ) -> None:
+        """Adds a clip that will likely be kept."""
+        work_s = encode_s(n_frames, n_pixels)
+        self.sure_s += CLIP_S + (0.0 if may_copy else work_s)
+        if may_copy:
+            encoded_s = 0.0 if copies else work_s
+            self.may_copy_s += work_s
+            self.encoded_s += encoded_s
+            before = self.of_source.get(source_id, (0.0, 0.0))
+            self.of_source[source_id] = before[0] + encoded_s, before[1] + work_s
+
+
+def encode_s(n_frames: float, n_pixels: int) -> float:
+    """Estimates the work of encoding frames, in seconds of analysis."""
+    return ENCODE_FRAME_S * n_frames * n_pixels / FULL_HD
+
+
+def typical_cut_s(source: SourceRef, n_pixels: int, *, may_copy: bool) -> float:
+    """Estimates the work of cutting a typical share of a source, in seconds of analysis."""
+    clips_s = CLIP_S * (source.header_duration_s or 0.0) / TYPICAL_CLIP_S
+    encoded_share = ENCODED_SHARE if may_copy else 1.0
+    return KEPT_SHARE * (clips_s + encoded_share * encode_s(source.weight, n_pixels))
 
 
 class TrackLoader:
@@ -182,6 +271,8 @@ class Cutting:
         self._made: list[pa.Table] = []
         """Clips that this run wrote."""
         self._failures: dict[str, Failure] = {}
+        self.foreseen: ForeseenCut | None = None
+        """Estimate of the work; None if earlier runs wrote some of the clips."""
         self._waiting: list[ClipRow] = []
         self._pool: Fleet | None = None
 
@@ -237,6 +328,65 @@ class Cutting:
             self._made.append(unit.written)
             self._failures |= unit.failures
             yield unit
+
+    def foresee(self, sources: Sequence[SourceRef]) -> None:
+        """Begins to estimate the work of the cut, before sources are analyzed."""
+        self.foreseen = ForeseenCut(sum(map(self._typical_s, sources)), len(sources))
+        self.progress.foresee(self.stage.step, self.foreseen.work_s)
+
+    def see(
+        self,
+        clips: Iterable[ClipRow],
+        sources: Mapping[str, SourceRef],
+        key_gaps_s: Mapping[str, tuple[float, float]],
+    ) -> None:
+        """Improves the estimate by clips that will likely be kept, of analyzed `sources`.
+
+        `key_gaps_s` is that of `ProposedUnit`.
+        """
+        seen = self.foreseen
+        assert seen is not None
+        for clip in clips:
+            n_pixels = clip.width * clip.height
+            may_copy = self._may_copy_clip(clip, sources[clip.source_id])
+            copies = self._copies(_seconds(clip), *key_gaps_s.get(clip.clip_id, (0.0, 0.0)))
+            seen.add(clip.source_id, clip.n_frames, n_pixels, may_copy=may_copy, copies=copies)
+            seen.n_seen += 1
+        seen.n_seen += len(sources)
+        seen.seen_s += sum(map(self._typical_s, sources.values()))
+        self.progress.foresee(self.stage.step, seen.work_s)
+
+    def _typical_s(self, source: SourceRef) -> float:
+        own, size = (source.width, source.height), self._config.size
+        width, height = size if isinstance(size, tuple) else own
+        n_pixels = source.n_pixels or FULL_HD
+        if width is not None and height is not None:
+            n_pixels = width * height
+        return typical_cut_s(source, n_pixels, may_copy=self._may_copy(source, width, height))
+
+    def _work_s(self, clip: ClipRow, source: SourceRef) -> float:
+        seen = self.foreseen
+        share = ENCODED_SHARE if seen is None else seen.share_of(clip.source_id)
+        share = share if self._may_copy_clip(clip, source) else 1.0
+        return CLIP_S + share * encode_s(clip.n_frames, clip.width * clip.height)
+
+    def _may_copy_clip(self, clip: ClipRow, source: SourceRef) -> bool:
+        return clip.crop_x is None and self._may_copy(source, clip.width, clip.height)
+
+    def _may_copy(self, source: SourceRef, width: int | None, height: int | None) -> bool:
+        """Returns whether settings and header allow a copy."""
+        config = self._config
+        if config.mode != "auto" or self.stage.pixels or config.rate is not None:
+            return False
+        if config.size is not None and (width, height) != (source.width, source.height):
+            return False
+        return source.codec in config.copy_codecs and source.pixel_format in (None, "yuv420p")
+
+    def _copies(self, seconds: float, first_s: float, longest_s: float) -> bool:
+        """Returns whether the key frames of a clip allow a copy."""
+        config, most_s = self._config, self._config.copy_max_gap_s
+        give_up_s = min(config.copy_give_up_s, config.copy_give_up_share * seconds)
+        return first_s <= give_up_s and (most_s is None or longest_s <= most_s)
 
     def finish(self, clips: ClipRows) -> Mapping[str, Location]:
         """Sets the facts of written clips, and rejects clips that could not be written.
@@ -320,7 +470,8 @@ class Cutting:
         total_s = sum(map(_seconds, clips))
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
         units = list(self._units(clips, sources, then, unit_s))
-        self.progress.work(len(clips), total_s, n_before=n_before)
+        work_s = sum(self._work_s(clip, sources[clip.source_id]) for clip in clips)
+        self.progress.work(len(clips), total_s, n_before=n_before, work_s=work_s)
         pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
         # The work in frames of 1080p: encoding a frame takes twice as long as decoding it.
         small = engine.is_small(len(clips), 3.0 * float(pixels) / FULL_HD)
@@ -366,6 +517,7 @@ class Cutting:
             # With `cut.size`, the row already has the size to write.
             size=None if self._config.size is None else (clip.width, clip.height),
             note=then.note(clip) if then is not None else None,
+            work_s=self._work_s(clip, sources[clip.source_id]),
             window=None
             if clip.window_frames is None
             else (clip.n_frames, Fraction(clip.fps_fraction)),

@@ -52,6 +52,7 @@ class ClipToCut:
         note: What the next step of the chain needs to know about the clip; None without such a
             step.
         window: Frames to write, and their rate; None for a clip that is no window.
+        work_s: Estimated work, in seconds of analysis of 1080p; for the progress.
     """
 
     source: SourceRef
@@ -63,6 +64,7 @@ class ClipToCut:
     size: tuple[int, int] | None = None
     note: Any = None
     window: tuple[int, Fraction] | None = None
+    work_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,6 @@ class CutOutcome:
     written: Written | None = None
     failure: Failure | None = None
     worker_s: float = 0.0
-    video_s: float = 0.0
     not_copied: NotCopied | None = None
     is_decoded: bool = True
     """Whether the check of a copy decoded all frames."""
@@ -232,6 +233,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
                 decoder_threads=self._threads,
                 pixels=self.pixels,
                 is_image=source.is_image,
+                on_reached=self.on_reached,
             )
             self._opened = source.uri, stack, stack.enter_context(cutter)
         try:
@@ -261,7 +263,6 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         with self._cutter(unit) as cutter:
             cut = cutter.cut(request)
         track, span = unit.track, unit.clip.span
-        first_pts = int(track.frame_pts[span.start_frame])
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
         written = Written(
@@ -287,7 +288,6 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
             clip_id=unit.clip.clip_id,
             written=written,
             worker_s=time.monotonic() - begun,
-            video_s=track.seconds(track.pts_of_end(span.end_frame)) - track.seconds(first_pts),
             not_copied=cut.not_copied,
             is_decoded=cut.is_decoded,
             mp4=cut.mp4,
@@ -297,9 +297,15 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         """Returns the outcome of a clip that could not be written."""
         return CutOutcome(clip_id=unit.clip.clip_id, failure=failure)
 
-    def video_s(self, result: CutOutcome) -> float:
+    def video_s(self, unit: CutItem) -> float:
         """Returns the duration of the clip as proposed, in seconds."""
-        return result.video_s
+        track, span = unit.track, unit.clip.span
+        start_pts = int(track.frame_pts[span.start_frame])
+        return track.seconds(track.pts_of_end(span.end_frame)) - track.seconds(start_pts)
+
+    def work_s(self, unit: CutItem) -> float:
+        """Returns the estimated work of the clip."""
+        return unit.clip.work_s
 
 
 def pixel_fingerprints(stages: Sequence[PixelStage[Any]]) -> list[tuple[str, str, str]]:

@@ -19,7 +19,7 @@ from curator.records.columns import field_names
 from curator.records.moments import UNALIGNED, Moment
 from curator.records.sources import Failure, Note, SourceRef
 from curator.records.time_spans import TimeSpan
-from curator.records.tracks import Track
+from curator.records.tracks import KEY, Track
 from curator.stage import Phase, Resources, Scope, Stage
 from curator.stages.propose.candidate_row import candidate_of, footage_row, pictures_row
 from curator.stages.propose.clip_spans import ClipPart, propose_clips
@@ -250,6 +250,7 @@ class KeepProposed:
             clips=clips,
             **of_clips,
             payload=write_payload(self.store, self.fingerprint, *shown),
+            key_gaps_s=_key_gaps_s(items, clips),
             n_excluded=int(is_gone.sum()),
         )
 
@@ -262,6 +263,20 @@ def _mean_direction(vectors_ND: NDArray[np.float16]) -> NDArray[np.float32] | No
     mean = normalised(described).mean(axis=0, keepdims=True)
     vector: NDArray[np.float32] = normalised(mean)[0].astype(np.float32)
     return vector
+
+
+def _key_gaps_s(items: Sequence[TrackItem], clips: pa.Table) -> dict[str, tuple[float, float]]:
+    """Returns `ProposedUnit.key_gaps_s` of clips."""
+    tracks = {t.source_id: t for item in items if isinstance(t := item.track, Track)}
+    columns = (clips[n].to_pylist() for n in ("clip_id", "source_id", "start_frame", "end_frame"))
+    gaps_s = {}
+    for clip_id, source_id, start, end in zip(*columns, strict=True):
+        track = tracks[source_id]
+        at = start + np.flatnonzero(track.frame_flags[start:end] & KEY)
+        begin, *keys_s = (track.seconds(int(pts)) for pts in track.frame_pts[[start, *at]])
+        times_s = [*keys_s, track.seconds(track.pts_of_end(end))]
+        gaps_s[clip_id] = times_s[0] - begin, max(np.diff(times_s), default=0.0)
+    return gaps_s
 
 
 def _shot_row(track: Track, number: int, shot: Shot) -> dict[str, Any]:

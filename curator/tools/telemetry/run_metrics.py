@@ -157,6 +157,9 @@ def _about_stages(engine: Engine, log: RunLog) -> Iterator[Number]:
         n_left = state["items"] - state["done"]
         items = {(stage, "done"): state["done"], (stage, "waiting"): n_left}
         yield "curate_stage_items", "Items of the stage that runs.", _STATE, items
+        waiting_s = max(0.0, state["video_s"] - state["done_s"])
+        video_s = {(stage, "done"): state["done_s"], (stage, "waiting"): waiting_s}
+        yield "curate_stage_video_seconds", "Video of these items.", _STATE, video_s
     wall_s = {(stage,): value for stage, value in seconds.items()}
     yield "curate_stage_seconds_total", "Wall time.", _STAGE, wall_s
     left_s = {(stage,): value for stage, value in (state["left_s"] or {}).items()}

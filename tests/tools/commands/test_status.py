@@ -10,7 +10,8 @@ import pytest
 from command_line import Curate
 
 from curator.errors import CuratorError, StorageError, UsageError
-from curator.executor.progress import Expected, Progress, ProgressStep
+from curator.executor.end_time import Expected, ProgressStep
+from curator.executor.progress import Progress
 from curator.runs import progress_report
 from curator.runs.lease import acquire_lease
 from curator.runs.progress_report import reported, run_status

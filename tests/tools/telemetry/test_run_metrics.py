@@ -17,8 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from curator.cli import main
 from curator.errors import UsageError
+from curator.executor.end_time import Expected
 from curator.executor.engine import Engine
-from curator.executor.progress import Expected, Progress
+from curator.executor.progress import Progress
 from curator.executor.ray_cluster import RayCluster
 from curator.installation import install_extra
 from curator.runs.commit_run import clip_outcomes
@@ -104,6 +105,8 @@ def test_prometheus_reads_what_the_driver_counts(
     assert values["curate_cpu_seconds_total"][("decode",)] == 12.5
     assert values["curate_cost_total"][()] >= 12.5 / 100
     assert values["curate_stage_items"] == {("analyze", "done"): 2, ("analyze", "waiting"): 6}
+    video_s = {("analyze", "done"): 15, ("analyze", "waiting"): 45}
+    assert values["curate_stage_video_seconds"] == video_s
     assert values["curate_stage_left_seconds"][("analyze",)] > 0
     assert values["curate_worker_busy_seconds_total"][("analyze",)] == pytest.approx(4, abs=0.1)
     assert values["curate_storage_requests_total"][()] == 5 + TRAFFIC["requests"]
