@@ -398,6 +398,7 @@ def with_checksums(monkeypatch: pytest.MonkeyPatch, *, reads: list[str]) -> None
     monkeypatch.setattr(s3_store, "COPIED_RANGE_BYTES", 1)
 
 
+@pytest.mark.long
 def test_s3_copies_clips_out_of_tars_by_itself(
     s3_bucket: str,
     tmp_path: Path,
@@ -447,6 +448,7 @@ def test_s3_copies_clips_out_of_tars_by_itself(
     assert not _uploads(s3_bucket)
 
 
+@pytest.mark.long
 def test_refusals_of_copies_are_remembered(
     s3_bucket: str, tmp_path: Path, clips: list[MadeClip], monkeypatch: pytest.MonkeyPatch
 ) -> None:

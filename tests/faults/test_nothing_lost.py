@@ -284,6 +284,7 @@ class Breaks(PixelStage[BreaksConfig]):
 """
 
 
+@pytest.mark.long
 def test_clips_that_cannot_be_cut_again_need_replace(
     settled: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

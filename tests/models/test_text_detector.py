@@ -152,6 +152,7 @@ def test_a_batch_has_the_maps_of_its_pictures_and_the_gate_empties_those_without
     assert TextDetector(is_gated=False).host_map(plain).any()
 
 
+@pytest.mark.long
 def test_a_graph_is_replayed_for_each_batch_of_its_size() -> None:
     """Pins that inputs reach the graph, that results outlive the next replay, and padding."""
     frames = [frame(seed) for seed in range(5)]

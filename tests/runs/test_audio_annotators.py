@@ -112,6 +112,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heard]:
     sys.modules.pop("own_audio", None)
 
 
+@pytest.mark.long
 def test_audio_of_a_clip_is_whole_and_absent_where_the_clip_has_none(place: Heard) -> None:
     by_source = {Path(clip["source_uri"]).stem: clip for clip in place.clips()}
     mute, beeping = by_source["mute"], by_source["beeps"]

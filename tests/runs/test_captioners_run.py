@@ -67,9 +67,8 @@ def test_measured_captions_need_no_frames(measured: Overlaid) -> None:
     assert main(["verify", str(measured.out)]) == EXIT_OK
 
 
-@pytest.mark.parametrize(
-    "way", ["cut", *(pytest.param(n, marks=pytest.mark.long) for n in ("look", "recaption"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["cut", "look", "recaption"])
 def test_a_server_is_told_the_text_of_each_clip(
     overlaid: Overlaid, measured: Overlaid, way: str
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_rule_on_a_column_rejects_and_other_bounds_compute_nothing(
     assert main(["verify", str(place.out)]) == EXIT_OK, capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_explain_tune_and_recaption_see_the_columns_of_written_clips(
     place: Annotated, capsys: pytest.CaptureFixture[str]
 ) -> None:

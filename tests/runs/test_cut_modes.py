@@ -100,6 +100,7 @@ def test_table_and_sample_carry_the_span_that_was_written(place: Cut, tmp_path: 
     assert starts == {0, 54}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unsandboxed")
 def test_a_rerun_takes_over_what_was_written(
     place: Cut, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

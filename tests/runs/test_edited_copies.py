@@ -263,6 +263,7 @@ def test_no_recipe_lets_removed_footage_come_back(
         assert clips["coffee"]["decision"] == "kept"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -178,6 +178,7 @@ def test_growing_generations_leave_earlier_clips_as_they_are(growing: Path) -> N
     assert pc.sum(sources["n_clips"]).as_py() == N
 
 
+@pytest.mark.long
 def test_clips_of_all_generations_are_explained_by_the_bounds_that_they_were_held_to(
     growing: Path,
 ) -> None:

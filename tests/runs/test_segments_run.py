@@ -73,6 +73,7 @@ def test_the_cpu_seconds_of_a_run_are_divided_among_what_it_did(tmp_path: Path) 
     assert spent["shot_network"] > spent["scale"]
 
 
+@pytest.mark.long
 def test_a_run_that_broke_off_goes_on_from_the_segments_that_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,7 @@ def copied(request: pytest.FixtureRequest, place: Path) -> Iterator[Store]:
         yield store
 
 
+@pytest.mark.long
 def test_a_kill_while_shards_are_written_leaves_only_whole_ones(
     finished: Path, copied: Store, tmp_path: Path
 ) -> None:

@@ -320,6 +320,7 @@ def test_lost_tars_beside_the_samples_are_found_and_made_again(place: Sides) -> 
     assert place.files() == before
 
 
+@pytest.mark.long
 def test_a_removal_takes_values_out_of_all_tars(place: Sides, tmp_path: Path) -> None:
     place.run(place.stages(NUMBERS % 100, LENGTHS))
     gone = min(row["clip_id"] for row in place.clips() if row["n_frames"] == FRAMES["a"])
@@ -457,6 +458,7 @@ def test_new_captions_leave_the_values_as_they_are(place: Sides) -> None:
     assert main(["verify", str(place.out), "--json"]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_a_growing_output_keeps_the_values_of_earlier_generations(
     plain: Sides, tmp_path: Path
 ) -> None:

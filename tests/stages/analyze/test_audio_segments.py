@@ -66,6 +66,7 @@ def test_segments_hear_what_one_decode_hears(
         np.testing.assert_array_equal(track.audio_rms_db, whole.audio_rms_db)
 
 
+@pytest.mark.long
 def test_audio_that_one_segment_places_elsewhere_is_not_used(tmp_path: Path) -> None:
     """Pins that a seek that brings other audio is found out, and that pictures do not suffer."""
     path = tmp_path / "a.mov"
@@ -78,6 +79,7 @@ def test_audio_that_one_segment_places_elsewhere_is_not_used(tmp_path: Path) -> 
     np.testing.assert_array_equal(track.frame_pts, whole.frame_pts)
 
 
+@pytest.mark.long
 def test_audio_that_is_damaged_or_begins_within_a_segment_is_heard_as_in_one_decode(
     tmp_path: Path,
 ) -> None:

@@ -30,12 +30,13 @@ def index_of(place: Captioned, kind: str) -> str:
     return str(place.summary()["indexes"][kind])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "table",
     [
-        pytest.param("shots", marks=pytest.mark.long),
+        "shots",
         "clips",
-        pytest.param("manifest", marks=pytest.mark.long),
+        "manifest",
     ],
 )
 def test_a_damaged_part_is_repaired_from_an_equal_object(

@@ -86,7 +86,8 @@ def test_thumbnails_that_other_footage_has_too_stay_until_it_goes(titled: Titled
     check_all(out)
 
 
-@pytest.mark.parametrize("is_old", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("is_old", [False, True])
 def test_a_record_that_names_a_shared_thumbnail_takes_nothing_from_other_footage(
     titled: Titled, monkeypatch: pytest.MonkeyPatch, is_old: bool
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_film_of_removed_stills_alone_gets_no_thumbnails(
     check_all(place.out)
 
 
+@pytest.mark.long
 def test_a_removal_without_a_snapshot_keeps_what_users_put_beside_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

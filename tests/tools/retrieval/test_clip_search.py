@@ -112,6 +112,7 @@ def test_clips_of_one_meaning_are_found_by_a_prefix(clips: ClipSearch, ids: list
     assert clips.by_clip(ids[0], where="motion > 1e9") == []
 
 
+@pytest.mark.long
 def test_a_rejected_clip_asks_but_is_found_only_if_wanted(place: Path, ids: list[str]) -> None:
     """Pins also that a search changes nothing."""
     files = [path for path in (place / "out").rglob("*") if path.is_file()]
