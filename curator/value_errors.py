@@ -51,11 +51,10 @@ def explain(error: ValidationError, model: type[BaseModel]) -> tuple[list[str], 
         names = [name for name, _ in fields_at(location[:-1], model)]
         return location, unknown_key(location[-1], names, "key")
     if kind == "missing" and location:
-        above = _model_at(location[:-1], model)
-        (name,) = [
-            name for name, of in above.model_fields.items() if (of.alias or name) == location[-1]
-        ]
-        about = description_of(above, name)
+        above, key = _model_at(location[:-1], model), location[-1]
+        # None where no model declares the key: in a tuple, or in a union.
+        declared = [name for name, of in above.model_fields.items() if (of.alias or name) == key]
+        about = description_of(above, declared[0]) if declared else None
         return location, f"missing; expected {about or _described(annotation, location, None)}"
     message = str(first["msg"]).removeprefix("Value error, ")
     if kind == "value_error":

@@ -507,9 +507,12 @@ def test_a_run_on_a_machine_without_a_gpu_does_not_wait_for_one(
             min_s=2.0, buckets=None, previous={}, reusable=dict,  # type: ignore[arg-type]
         )  # fmt: skip
         monkeypatch.setattr(cutting, "_units", lambda *_: [])
-        clip = SimpleNamespace(start_s=0.0, end_s=1.0, n_frames=30, width=64, height=64)
+        clip = SimpleNamespace(
+            start_s=0.0, end_s=1.0, n_frames=30, width=64, height=64, source_id="a", crop_x=0
+        )
+        sources = {"a": SimpleNamespace()}
         with pytest.raises(UsageError, match=r"cut\.encoder is nvenc"):
-            next(cutting._run([clip], {}, None, 0))  # type: ignore[list-item]
+            next(cutting._run([clip], sources, None, 0))  # type: ignore[list-item, arg-type]
 
 
 def test_nvencs_options_are_known_to_ffmpeg() -> None:

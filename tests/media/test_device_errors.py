@@ -16,11 +16,11 @@ ENDS_THE_PROCESS = r"must be terminated|context cannot be used anymore"
 
 
 def cuda_header() -> str:
-    """CUDA's own `cuda.h`, which comes with torch's compiler."""
-    found = importlib.util.find_spec("triton")
+    """CUDA's own `cuda.h`, which comes with torch's libraries."""
+    found = importlib.util.find_spec("nvidia")
     assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).with_name("backends").joinpath("nvidia/include/cuda.h").read_text()
+    folders = [Path(folder) for folder in found.submodule_search_locations or ()]
+    return next(path for f in folders for path in f.glob("cu*/include/cuda.h")).read_text()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch comes with CUDA's header on Linux alone")

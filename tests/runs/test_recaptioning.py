@@ -10,6 +10,7 @@ import pytest
 from captioned import Captioned, assert_described, film_of
 
 from curator.cli import main
+from curator.executor.end_time import StageState
 from curator.executor.unit_times import UnitTimes
 from curator.runs.recaptioning import EXPECTED
 from curator.stages.cut.stage import CutStage
@@ -55,9 +56,16 @@ def test_without_changes_nothing_is_asked_and_no_shard_written(alone: Captioned)
 
 def test_recaption_shows_the_rest_once_captions_are_there() -> None:
     """Pins that a captioner that loads for long, and then is fast, gets no estimate before."""
-    assert EXPECTED.left({}, "caption", 31.0, 0.0, 31.0) is None
-    assert EXPECTED.left({}, "caption", 40.0, 0.25, 40.0) == {"caption": 120.0}
-    assert EXPECTED.left({"caption": 160.0}, "shard", 5.0, None, 5.0) is None
+
+    def left(
+        ended: dict[str, float], name: str, elapsed_s: float, done: float | None
+    ) -> dict[str, float] | None:
+        now = StageState(name=name, elapsed_s=elapsed_s, done=done, reached_s=elapsed_s)
+        return EXPECTED.left(ended, now)
+
+    assert left({}, "caption", 31.0, 0.0) is None
+    assert left({}, "caption", 40.0, 0.25) == {"caption": 120.0}
+    assert left({"caption": 160.0}, "shard", 5.0, None) is None
 
 
 def test_marks_by_hand_outlive_new_captions(alone: Captioned) -> None:

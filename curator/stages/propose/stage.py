@@ -271,7 +271,8 @@ def _key_gaps_s(items: Sequence[TrackItem], clips: pa.Table) -> dict[str, tuple[
     columns = (clips[n].to_pylist() for n in ("clip_id", "source_id", "start_frame", "end_frame"))
     gaps_s = {}
     for clip_id, source_id, start, end in zip(*columns, strict=True):
-        track = tracks[source_id]
+        if (track := tracks.get(source_id)) is None:
+            continue
         at = start + np.flatnonzero(track.frame_flags[start:end] & KEY)
         begin, *keys_s = (track.seconds(int(pts)) for pts in track.frame_pts[[start, *at]])
         times_s = [*keys_s, track.seconds(track.pts_of_end(end))]
