@@ -42,7 +42,7 @@ STILL_FILMS = (
     "tests/examples/", "tests/export/", "tests/faults/", "tests/hostile/", "tests/loading/",
     "tests/runs/", "tests/stages/caption/", "tests/stages/derive/", "tests/tables/", "tests/tools/",
 )  # fmt: skip
-"""Folders whose films are of one shot each: sandboxes have the networks of `still_network`."""
+"""Folders whose films are of one shot each: sandboxes have a network that sees no transition."""
 WITH_SHOTS = (
     "tests/runs/test_media.py", "tests/runs/test_segments_run.py", "tests/runs/test_whole_run.py",
     "tests/tools/removal/test_removal_selection.py", "tests/tools/retrieval/test_clip_search.py",
@@ -205,8 +205,6 @@ def _see_no_shots() -> None:
         return sys.modules["still_network"].StillNetwork(own if precision == "auto" else precision)
 
     stage.ShotNetwork = still  # type: ignore[assignment, misc]
-    scenes = stage.SceneNetwork(**NETWORKS["SceneNetwork"])
-    scenes._features = sys.modules["still_network"].small_features  # type: ignore[method-assign]
 
 
 def _adopt(

@@ -1,14 +1,9 @@
-"""Networks for small films of a shot: one that sees no transition, and small scene vectors.
-
-They save 60% and 10% of the analysis of these films.
-"""
+"""A shot network that sees no transition, which saves 60% of the analysis of small films."""
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from curator.models.scene_network import SCENE_DIM
 from curator.models.transnet import ShotAnswers
 
 
@@ -46,10 +41,3 @@ class StillNetwork:
     def stream(self, *, in_background: bool) -> StillStream:
         """Begins a video."""
         return StillStream()
-
-
-def small_features(pictures_NCHW: Tensor) -> Tensor:  # noqa: N803
-    """Scene features [N, 1280] from cells of 28 pixels: equal for pictures that look alike."""
-    cells = torch.nn.functional.avg_pool2d(pictures_NCHW, 28).flatten(1)
-    mixed = torch.randn((cells.shape[1], SCENE_DIM), generator=torch.Generator().manual_seed(1))
-    return (cells - cells.mean(dim=1, keepdim=True)) @ mixed

@@ -20,6 +20,7 @@ from curator.stages.analyze.stage import PlanStage
 from curator.tables import key_index
 from curator.tables.out_layout import OWN_FOLDERS
 
+pytestmark = pytest.mark.long
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILMS = {"1.mp4": 400, "2.mkv": 60}
 """Number of frames; the first film is analyzed in segments."""
@@ -102,13 +103,6 @@ FOLDERS = (
 )  # fmt: skip
 
 
-SAMPLED = {
-    "clips", "snapshots/members", "shards/side/edges/80p_4-3_17f", "candidates/vectors", "cuts",
-    "families/light", "index",
-}  # fmt: skip
-"""Folders that `make test` tries; `make test-long` tries all."""
-
-
 def kinds_of(out: Path) -> dict[str, list[str]]:
     """Names of objects by folder; of tracks, by family."""
     return {
@@ -133,14 +127,9 @@ def expected(broken: Broken, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 def cases() -> Iterator[object]:
     for folder in FOLDERS:
-        for number, how in enumerate(DAMAGES):
+        for how in DAMAGES:
             for without in READ_WITHOUT.get(folder.split("/")[0], ((),)):
-                # Tracks in each way that readers notice alone; others in one way each.
-                is_sample = (folder in SAMPLED and number == len(folder) % len(DAMAGES)) or (
-                    folder == "tracks/motion" and how in ("deleted", "halved")
-                )
-                marks = () if is_sample else (pytest.mark.long,)
-                yield pytest.param(folder, how, without, marks=marks)
+                yield folder, how, without
 
 
 @pytest.mark.parametrize(("folder", "how", "without"), cases())

@@ -105,6 +105,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     work_here(monkeypatch)
 
 
+@pytest.mark.long
 def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
     place: Annotated, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,7 +94,7 @@ def test_sources_of_other_licences_are_refused_before_they_are_decoded(
     assert "- name: license\n      dtype: string" in card.read_text()
 
 
-@pytest.mark.parametrize("mode", ["exact", "growing"])
+@pytest.mark.parametrize("mode", ["exact", pytest.param("growing", marks=pytest.mark.long)])
 def test_another_allow_decides_again_from_what_is_stored(place: Licensed, mode: str) -> None:
     """Pins that a wider gate analyzes only new sources, and a narrower one drops clips at once."""
     set_mode = f"run.mode={mode}"

@@ -433,6 +433,7 @@ def test_shared_values_are_requested_once(finished: Sides, monkeypatch: pytest.M
     assert len([name for name in read if "side/lengths" in name]) == 3
 
 
+@pytest.mark.long
 def test_energon_joins_the_values_with_the_samples(finished: Sides) -> None:
     """Energon 7.4.1 fails on samples without a value if they stay (`nonmatch: none`)."""
     program = Path(__file__).parents[1] / "energon_join.py"

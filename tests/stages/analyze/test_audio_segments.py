@@ -41,7 +41,7 @@ def joined(tracks: list[Track], whole: Track) -> Track:
         pytest.param(*("side_by_side.avi", "pcm_s16le", 0.0), marks=pytest.mark.long),
         pytest.param(*("mp3.avi", "libmp3lame", 0.0), marks=pytest.mark.long),
         pytest.param(*("side_by_side.mkv", "libopus", 0.0), marks=pytest.mark.long),
-        ("audio_behind.mkv", "flac", 6.0),
+        pytest.param(*("audio_behind.mkv", "flac", 6.0), marks=pytest.mark.long),
         pytest.param(*("audio_ahead.mkv", "flac", -3.0), marks=pytest.mark.long),
     ],
 )
