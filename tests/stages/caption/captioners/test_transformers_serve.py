@@ -84,7 +84,7 @@ def answers_of(
 
 @pytest.mark.long
 def test_each_clip_is_answered_by_every_one_of_its_frames(served: Shared) -> None:
-    """Pins also that another seed gives other draws; the same seed does not always give the same."""
+    """Pins also that another seed gives other draws; the same one may, too."""
     replies = answers_of(served, 4)
     assert len({reply.text for reply in replies}) > 1
     for reply in replies:
