@@ -1,6 +1,6 @@
 """Chooses the recipe of a run into an output.
 
-It imports neither stages nor Arrow, so a wrong key is told before they load.
+It imports neither stages nor Arrow, so a wrong key is reported before they load.
 """
 
 import logging

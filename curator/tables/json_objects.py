@@ -2,7 +2,7 @@
 
 A JSON object has SHA-256 of its bytes in the field `checksum`, and its own name in `object`;
 `checksums` says what the digest covers, and shares its functions with Parquet objects. This module
-imports no Arrow, so a command that reads settings alone starts sooner.
+imports no Arrow, so a command that only reads settings starts sooner.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""A wrong key, and a source that is not there, are told before a run's packages are imported.
+"""A wrong key, and a source that is not there, are reported before a run's packages are imported.
 
 Before this was pinned, a wrong `--set` cost three times the CPU time: Arrow, PyAV and all stages
 were imported first.
