@@ -170,7 +170,7 @@ class Simulated:
             return
         for clip in clips:
             uri, n_frames, n_pixels, may_copy, copies = clip.seen
-            seen.add(uri, n_frames, n_pixels, may_copy=may_copy, copies=copies)
+            seen.add(uri, n_frames, n_pixels, may_copy=may_copy, encoded=1.0 - copies)
         seen.n_seen += 1 + len(clips)
         seen.seen_s += self.typical_s(source)
         self.progress.foresee("cut", seen.work_s)

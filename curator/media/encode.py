@@ -17,7 +17,7 @@ from fractions import Fraction
 from functools import cache
 from math import floor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import av
 from av.packet import Packet
@@ -51,6 +51,30 @@ class EncodeSettings:
     preset: str
     """Name of an x264 preset."""
     encoder: Encoder = "x264"
+    coded_as: "CodedAs | None" = None
+    """How x264 writes a part of a clip whose other part is copied; None for BT.709."""
+
+
+class CodedAs(NamedTuple):
+    """Colours by H.273 of the stream that an encoded part joins, and the number of its headers."""
+
+    primaries: int
+    transfer: int
+    matrix: int
+    range: int
+    sps_id: int
+    """`seq_parameter_set_id`, and `pic_parameter_set_id`: the other part uses neither."""
+
+
+def coded_like(picture: av.VideoFrame, sps_id: int) -> CodedAs:
+    """Returns the form that continues the stream of a decoded frame, with another number."""
+    return CodedAs(
+        int(picture.color_primaries),
+        int(picture.color_trc),
+        int(picture.colorspace),
+        range=int(picture.color_range),
+        sps_id=sps_id,
+    )
 
 
 _TURNS: dict[tuple[int, bool], list[tuple[str, str]]] = {
@@ -261,8 +285,9 @@ def add_stream(
     context.gop_size = gop
     context.max_b_frames = 0
     context.thread_count = 1
-    context.color_primaries = context.color_trc = context.colorspace = BT709
-    context.color_range = 1
+    coded = settings.coded_as or CodedAs(BT709, BT709, BT709, range=1, sps_id=0)
+    context.color_primaries, context.color_trc = coded.primaries, coded.transfer
+    context.colorspace, context.color_range = coded.matrix, coded.range
     if settings.encoder == "nvenc":
         context.options = _NVENC_OPTIONS | {"qp": str(settings.crf)}
     elif settings.encoder == "vp9":
@@ -279,6 +304,7 @@ def add_stream(
             "profile": "high",
             "x264-params": with_steady_bytes(
                 f"open-gop=0:bframes=0:keyint={gop}:threads=1:lookahead-threads=1"
+                + (f":sps-id={coded.sps_id}" if coded.sps_id else "")
             ),
         }
     context.flags |= av.codec.context.Flags.bitexact

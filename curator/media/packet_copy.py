@@ -11,11 +11,13 @@ With B-frames, packets and frames differ in order. `negative_cts_offsets` puts t
 time 0 without an edit list; docs/design/clips.md says how readers handle this.
 """
 
+import io
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import av
 import numpy as np
@@ -23,7 +25,7 @@ from av.packet import Packet
 from numpy.typing import NDArray
 
 from curator.media.encode import MP4_OPTIONS
-from curator.media.stream_headers import is_idr
+from curator.media.stream_headers import is_idr, joined_header, nal_units, with_lengths
 from curator.records.cuts import NotCopied
 from curator.storage.scratch import unnamed_file
 
@@ -89,6 +91,7 @@ def packets_of_span(
     end_pts: int,
     give_up_ticks: int,
     extradata: bytes | None,
+    any_start: bool = False,
 ) -> PacketSpan:
     """Picks the packets of the longest part of a span that decodes by itself.
 
@@ -98,12 +101,14 @@ def packets_of_span(
         end_pts: End of the last frame.
         give_up_ticks: Most time that a copy may omit at start and end together.
         extradata: Extradata of the stream, which determines the form of packets.
+        any_start: Whether the copy may begin anywhere, because frames before it are encoded;
+            `give_up_ticks` is for the end then.
 
     Raises:
         CannotCopyError: KEY_FRAME_TOO_FAR, END_TOO_FAR, TIMESTAMPS or DAMAGED.
     """
     index = {int(pts): i for i, pts in enumerate(frame_pts)}
-    last_entry_pts = int(frame_pts[0]) + give_up_ticks
+    last_entry_pts = end_pts if any_start else int(frame_pts[0]) + give_up_ticks
     first: int | None = None
     taken: list[VideoPacket] = []
     positions: list[int] = []
@@ -139,7 +144,7 @@ def packets_of_span(
     if first is None:
         raise CannotCopyError(NotCopied.KEY_FRAME_TOO_FAR)
     end = first + n_closed
-    given_up = int(frame_pts[first] - frame_pts[0])
+    given_up = 0 if any_start else int(frame_pts[first] - frame_pts[0])
     if end < len(frame_pts):
         given_up += end_pts - int(frame_pts[end])
     if given_up > give_up_ticks:
@@ -149,17 +154,22 @@ def packets_of_span(
     )
 
 
-def mux_copy(stream: av.VideoStream, span: PacketSpan, fps: Fraction) -> bytes:
+def mux_copy(
+    stream: av.VideoStream, span: PacketSpan, fps: Fraction, *, header: bytes | None = None
+) -> bytes:
     """Writes packets as an MP4 at a constant rate, first frame at time 0.
+
+    `header` replaces the extradata of the stream.
 
     Raises:
         CannotCopyError: DAMAGED, because the muxer refuses packets.
     """
-    extradata = stream.codec_context.extradata
+    extradata = header or stream.codec_context.extradata
     try:
         with unnamed_file(".mp4") as (path, file):
             with av.open(path, "w", format="mp4", container_options=COPY_OPTIONS) as output:
                 copied = output.add_stream_from_template(stream, opaque=True)
+                copied.codec_context.extradata = extradata
                 copied.time_base = 1 / fps
                 delay = max(number - position for number, position in enumerate(span.positions))
                 for number, packet in enumerate(span.packets):
@@ -173,3 +183,40 @@ def mux_copy(stream: av.VideoStream, span: PacketSpan, fps: Fraction) -> bytes:
             return file.read()
     except (av.error.FFmpegError, ValueError) as error:
         raise CannotCopyError(NotCopied.DAMAGED) from error
+
+
+def joined(head: bytes, tail: bytes, fps: Fraction) -> tuple[bytes, PacketSpan, bytes]:
+    """Joins two clips of H.264 into one, whose header has the parameter sets of both.
+
+    Args:
+        head: MP4 whose parameter sets have other numbers than those of `tail`.
+        tail: MP4 of the same size and rate, which begins with an IDR picture.
+        fps: Rate of both.
+
+    Returns:
+        The MP4, the packets that it must have, and the extradata by which `nal_units` reads them.
+
+    Raises:
+        CannotCopyError: DAMAGED, because the muxer refuses packets.
+    """
+    packets: list[VideoPacket] = []
+    positions: list[int] = []
+    headers: list[bytes] = []
+    with ExitStack() as opened:
+        for mp4 in (head, tail):
+            container = opened.enter_context(av.open(io.BytesIO(mp4), mode="r"))
+            stream = container.streams.video[0]
+            header, n_before = bytes(stream.codec_context.extradata or b""), len(packets)
+            headers.append(header)
+            assert stream.time_base is not None
+            tick = 1 / (fps * stream.time_base)
+            for packet in container.demux(stream):
+                if packet.size:
+                    assert packet.pts is not None
+                    units = nal_units(bytes(packet), header)
+                    packets.append(cast("VideoPacket", Packet(with_lengths(units))))
+                    positions.append(n_before + round(packet.pts / tick))
+        span = PacketSpan(first=0, end=len(packets), packets=packets, positions=positions)
+        # The copied part gives the template: FFmpeg takes profile and sampling from its header.
+        header = joined_header(*reversed(headers))
+        return mux_copy(stream, span, fps, header=header), span, header

@@ -10,8 +10,10 @@ surfaces of the old size. PyNvVideoCodec then returns frames of the right shape,
 pixels.
 """
 
+import functools
+import operator
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from av.packet import Packet
@@ -70,6 +72,34 @@ def header_sets(extradata: bytes | None) -> frozenset[bytes]:
         # FFmpeg keeps zeros after sets of Annex B when it writes an `avcC` record.
         sets.update(unit.rstrip(b"\0") for unit in units)
     return frozenset(sets)
+
+
+def unused_id(sets: Collection[bytes]) -> int:
+    """Returns the smallest number above 0 that no sequence or picture parameter set has."""
+    used = {_Bits(unit[4 if unit[0] & 31 == _SETS[0] else 1 :]).variable() for unit in sets}
+    return next(number for number in range(1, 32) if number not in used)
+
+
+def joined_header(*headers: bytes) -> bytes:
+    """Returns one `avcC` record with the parameter sets of several, for units with 4-byte lengths.
+
+    Profile and level are the highest (ISO/IEC 14496-15, 5.3.3.1).
+    """
+    sets = [unit for header in headers for unit in sorted(header_sets(header))]
+    by_kind = [[unit for unit in sets if unit[0] & 31 == kind] for kind in _SETS[:2]]
+    profile, level = (max(header[at] for header in headers) for at in (1, 3))
+    compatible = functools.reduce(operator.and_, (header[2] for header in headers))
+    record = bytes((1, profile, compatible, level, 0xFF))
+    for mask, units in zip((0xE0, 0), by_kind, strict=True):
+        record += bytes((mask | len(units),))
+        record += b"".join(len(unit).to_bytes(2, "big") + unit for unit in units)
+    # 4:2:0 of 8 bits, and no extensions of sequence parameter sets.
+    return record + (bytes((0xFD, 0xF8, 0xF8, 0)) if profile in _PROFILES_WITH_CHROMA else b"")
+
+
+def with_lengths(units: Iterable[bytes]) -> bytes:
+    """Returns NAL units as a packet of MP4, each after its length in 4 bytes."""
+    return b"".join(len(unit).to_bytes(4, "big") + unit for unit in units)
 
 
 def is_unambiguous(sets: Collection[bytes]) -> bool:

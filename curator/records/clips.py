@@ -12,7 +12,7 @@ from curator.records.columns import Int32, WordedEnum, columns_of, field_names
 from curator.records.sources import Medium
 
 Transition = Literal["cut", "gradual", "none"]
-CutMode = Literal["copy", "encode"]
+CutMode = Literal["copy", "encode_head", "encode"]
 AudioMode = Literal["dropped", "none", "copy", "aac"]
 """Audio of a clip: dropped by the recipe, absent from this span of the source, or written."""
 ClipFormat = Literal["mp4", "jpg", "png", "webp"]

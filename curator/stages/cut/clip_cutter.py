@@ -1,7 +1,8 @@
 """Writes clips with exactly the frames of their spans, and verifies them.
 
 If the recipe accepts a copy of the source's stream, the packets are written unchanged, from the
-first key frame in the span on. All other clips are encoded.
+first key frame in the span on. If too many frames precede it, these are encoded, and joined with
+the copy of the rest. All other clips are encoded.
 
 To decode a clip, the cutter seeks to the key frame before the span, and compares the timestamps of
 decoded frames with those of the analysis. If a frame is missing, extra or damaged, the cutter seeks
@@ -9,10 +10,11 @@ to an earlier key frame. The last attempt decodes from the start of the file.
 """
 
 import hashlib
+import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, repeat
 from typing import Any, BinaryIO, Self, TypeVar
@@ -44,21 +46,36 @@ from curator.media.decode import (
     FrameReader,
     declared_colours,
 )
-from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without
+from curator.media.encode import (
+    Encoder,
+    EncodeSettings,
+    Upright,
+    coded_like,
+    encode_mp4,
+    refuse_without,
+)
 from curator.media.packet_copy import (
     CannotCopyError,
     VideoPacket,
+    joined,
     mux_copy,
     packets_of_span,
     refuse_stream,
 )
 from curator.media.still_images import StillFormat, StillImage, read_still
 from curator.media.still_pictures import as_frame, encoded_image
+from curator.media.stream_headers import header_sets, unused_id
 from curator.records.clips import AudioMode, ClipFormat
 from curator.records.cuts import CutClip, CutRequest, NotCopied
 from curator.stage import ClipFrames, PixelStage
 from curator.stages.cut.config import CutConfig
-from curator.stages.cut.copy_check import check_copy, check_encoded, give_up_ticks, refuse_request
+from curator.stages.cut.copy_check import (
+    check_copy,
+    check_encoded,
+    check_joined,
+    give_up_ticks,
+    refuse_request,
+)
 
 EARLIER_S = (0.0, 2.0, 10.0)
 """Distances before a span to which attempts seek; the last attempt begins at the file's start."""
@@ -67,6 +84,9 @@ SMALL_BYTES = 1 << 16
 MAX_COARSER = 10
 """Maximum increase of the CRF for a clip that is too large; it divides the size by about three."""
 
+
+_HELPED_BY_HEAD = (NotCopied.KEY_FRAME_TOO_FAR, NotCopied.END_TOO_FAR)
+"""Reasons against a copy that do not count if the frames before its first key frame are encoded."""
 
 _Made = TypeVar("_Made")
 _Pictures = tuple[Upright, Iterator[av.video.frame.VideoFrame]]
@@ -203,6 +223,56 @@ class ClipCutter:
         return next((reason for reason, applies in refused.items() if applies), None)
 
     def _copied(self, request: CutRequest) -> CutClip:
+        try:
+            clip = self._copied_frames(request)
+        except CannotCopyError as error:
+            may_encode = self.config.encode_head and self._encoder == "x264"
+            if not (may_encode and error.reason in _HELPED_BY_HEAD):
+                raise
+            clip = self._with_encoded_head(request)
+            clip.not_copied = error.reason
+        start = request.frame_pts[clip.first] * request.time_base
+        try:
+            clip.mp4, clip.audio = self._with_audio(clip.mp4, request, start, clip.n_frames)
+        except av.error.FFmpegError as error:
+            self._close()
+            raise CannotCopyError(NotCopied.DAMAGED) from error
+        return clip
+
+    def _with_encoded_head(self, request: CutRequest) -> CutClip:
+        """Encodes the frames before the first key frame, and copies the rest."""
+        tail = self._copied_frames(request, any_start=True)
+        with av.open(io.BytesIO(tail.mp4), mode="r") as container:
+            sets = header_sets(container.streams.video[0].codec_context.extradata)
+        n_head = tail.first
+        before = replace(
+            request,
+            frame_pts=request.frame_pts[:n_head],
+            frame_luma=request.frame_luma[:n_head],
+            end_pts=int(request.frame_pts[n_head]),
+        )
+        head = self._encoded(before, sps_id=unused_id(sets))
+        mp4, span, header = joined(head.mp4, tail.mp4, request.fps)
+        check_joined(
+            mp4,
+            request,
+            span,
+            n_head=n_head,
+            header=header,
+            threads=self.decoder_threads,
+            max_pixels=self.max_pixels,
+        )
+        return replace(
+            tail,
+            mp4=mp4,
+            cut_mode="encode_head",
+            first=0,
+            n_frames=span.n_frames,
+            crf=head.crf,
+        )
+
+    def _copied_frames(self, request: CutRequest, *, any_start: bool = False) -> CutClip:
+        """Copies the packets from a key frame on, without audio."""
         if not request.is_seekable:
             # Packets are read from the start of the file.
             self._close()
@@ -223,16 +293,15 @@ class ClipCutter:
                 end_pts=request.end_pts,
                 give_up_ticks=limit,
                 extradata=extradata,
+                any_start=any_start,
             )
-            if span.n_frames < request.min_frames:
+            if span.n_frames + any_start * span.first < request.min_frames:
                 raise CannotCopyError(NotCopied.TOO_FEW_FRAMES, n_frames=span.n_frames)
             longest_s = self.config.copy_max_gap_s
             gap = span.longest_gap(extradata)
             if longest_s is not None and float(gap / request.fps) > longest_s:
                 raise CannotCopyError(NotCopied.KEY_FRAMES_TOO_RARE)
-            start = request.frame_pts[span.first] * request.time_base
             mp4 = mux_copy(stream, span, request.fps)
-            mp4, audio = self._with_audio(mp4, request, start, span.n_frames)
         except av.error.FFmpegError as error:
             self._close()
             raise CannotCopyError(NotCopied.DAMAGED) from error
@@ -254,7 +323,7 @@ class ClipCutter:
             fps=request.fps,
             width=width,
             height=height,
-            audio=audio,
+            audio="none",
             is_decoded=is_decoded,
             format="mp4",
         )
@@ -315,9 +384,9 @@ class ClipCutter:
             yield first
         yield from packets
 
-    def _encoded(self, request: CutRequest) -> CutClip:
+    def _encoded(self, request: CutRequest, sps_id: int | None = None) -> CutClip:
         """Encodes the clip. Encodes it again if it is large compared with the source."""
-        encoded = self._at_quality(request, self.config.crf)
+        encoded = self._at_quality(request, self.config.crf, sps_id)
         factor, density = self.config.max_size_factor, request.source_bits_per_pixel
         if factor is None or density is None:
             return encoded
@@ -327,21 +396,28 @@ class ClipCutter:
         # Sizes halve with every 6 steps of the CRF on x264's scale.
         coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
         crf = min(51, self.config.crf + min(coarser, MAX_COARSER))
-        again = self._at_quality(request, crf)
+        again = self._at_quality(request, crf, sps_id)
         return again if len(again.mp4) < len(encoded.mp4) else encoded
 
-    def _at_quality(self, request: CutRequest, crf: int) -> CutClip:
-        """Encodes the clip without audio."""
+    def _at_quality(self, request: CutRequest, crf: int, sps_id: int | None) -> CutClip:
+        """Encodes the clip without audio: as BT.709, or with a number in the source's colours."""
 
         def encode(pictures: _Pictures) -> CutClip:
             upright, frames = pictures
-            preset = self.config.preset
+            preset, coded_as = self.config.preset, None
+            if sps_id is not None:
+                # What the frames say counts, not the container.
+                first = next(frames)
+                coded_as = coded_like(first, sps_id)
+                frames = chain([first], frames)
             mp4, n_frames = encode_mp4(
                 frames,
                 width=upright.width,
                 height=upright.height,
                 fps=request.fps,
-                settings=EncodeSettings(crf=crf, preset=preset, encoder=self._encoder),
+                settings=EncodeSettings(
+                    crf=crf, preset=preset, encoder=self._encoder, coded_as=coded_as
+                ),
             )
             return CutClip(
                 clip_id=request.clip_id,
@@ -358,13 +434,19 @@ class ClipCutter:
                 format="mp4",
             )
 
-        return self._trying(request, encode)
+        return self._trying(request, encode, as_coded=sps_id is not None)
 
-    def _trying(self, request: CutRequest, make: Callable[[_Pictures], _Made]) -> _Made:
+    def _trying(
+        self,
+        request: CutRequest,
+        make: Callable[[_Pictures], _Made],
+        *,
+        as_coded: bool = False,
+    ) -> _Made:
         """Returns the result of `make` for the first attempt that gives the right frames."""
         for earlier_s in (*EARLIER_S, None) if request.is_seekable else (None,):
             try:
-                made = make(self._pictures(request, earlier_s))
+                made = make(self._pictures(request, earlier_s, as_coded=as_coded))
             except WrongFramesError as wrong:
                 self._close()
                 if earlier_s is not None:
@@ -380,7 +462,9 @@ class ClipCutter:
             return made
         raise AssertionError("the last attempt returns or raises")
 
-    def _pictures(self, request: CutRequest, earlier_s: float | None) -> _Pictures:
+    def _pictures(
+        self, request: CutRequest, earlier_s: float | None, *, as_coded: bool
+    ) -> _Pictures:
         if earlier_s is None:
             self._close()
         container = self._opened()
@@ -427,6 +511,8 @@ class ClipCutter:
             cover=request.size,
             is_still=self.is_image,
         )
+        if as_coded:
+            return upright, (frame.picture for frame in chain([first], exact))
         pictures = at_constant_rate(upright, chain([first], exact), frame_plan(request))
         for stage in self.pixels:
             pictures = changed_pixels(

@@ -25,6 +25,9 @@ class CutConfig(StageConfig):
     copy_give_up_share: float = setting(0.1, ge=0, lt=1, unit="share")
     """maximum share of a clip that a copy may omit at both ends together; copy_give_up_s also
     applies"""
+    encode_head: bool = setting(True, unit="flag")
+    """encodes only the frames before the first key frame of a clip whose copy would omit too many,
+    and copies the rest; false encodes such clips whole"""
     # 4 s: a loader decodes at most twice the frames of a window of 49, and 720p takes no more time
     # than with 1 s; 2 s would encode a further 13% of the clips (results/key_distance.md).
     copy_max_gap_s: float | None = setting(4.0, gt=0, unit="s")

@@ -5,6 +5,7 @@ frames. Otherwise the check decodes all frames. docs/design/clips.md explains th
 """
 
 import io
+from collections.abc import Collection
 from fractions import Fraction
 from itertools import islice
 
@@ -86,6 +87,7 @@ def check_copy(
             ends; SHAPE if a picture is mirrored.
     """
     decodes = not _are_known(request, span)
+    edges = _edges(span.n_frames)
     n_decoded = span.n_frames + 1 if decodes else EDGE_FRAMES
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:
@@ -93,15 +95,58 @@ def check_copy(
                 _compare_packets(container, request.fps, span, extradata)
                 container.seek(0)
             luma = _checked_luma(
-                container, request.fps, span.n_frames, n_decoded, threads, max_pixels
+                container,
+                request.fps,
+                span.n_frames,
+                n_decoded,
+                threads=threads,
+                max_pixels=max_pixels,
+                wanted={position for edge in edges for position in edge},
             )
     except (av.error.FFmpegError, DecodeError) as error:
         raise CannotCopyError(NotCopied.CHECK_FAILED) from error
     meant = request.frame_luma[span.first : span.end]
-    edges = _edges(span.n_frames)
     if not all(is_same_luma(luma, meant, at) for at in (edges if decodes else edges[:1])):
         raise CannotCopyError(NotCopied.CHECK_FAILED)
     return decodes
+
+
+def check_joined(
+    mp4: bytes,
+    request: CutRequest,
+    span: PacketSpan,
+    *,
+    n_head: int,
+    header: bytes,
+    threads: int,
+    max_pixels: int,
+) -> None:
+    """Checks a clip of `n_head` encoded frames and of copied frames, which were checked before.
+
+    Compares the packets with those of the two parts, `span` with the parameter sets in `header`,
+    decodes up to a few frames after the joint, and compares their luma with the request.
+
+    Raises:
+        CannotCopyError: CHECK_FAILED.
+    """
+    joint = range(n_head, min(n_head + EDGE_FRAMES, span.n_frames))
+    try:
+        with av.open(io.BytesIO(mp4), mode="r") as container:
+            _compare_packets(container, request.fps, span, header)
+            container.seek(0)
+            luma = _checked_luma(
+                container,
+                request.fps,
+                span.n_frames,
+                joint.stop,
+                threads=threads,
+                max_pixels=max_pixels,
+                wanted=set(joint),
+            )
+    except (av.error.FFmpegError, DecodeError) as error:
+        raise CannotCopyError(NotCopied.CHECK_FAILED) from error
+    if not is_same_luma(luma, request.frame_luma[: span.n_frames], joint):
+        raise CannotCopyError(NotCopied.CHECK_FAILED)
 
 
 def _are_known(request: CutRequest, span: PacketSpan) -> bool:
@@ -142,13 +187,15 @@ def _checked_luma(
     fps: Fraction,
     n_frames: int,
     n_decoded: int,
+    *,
     threads: int,
     max_pixels: int,
+    wanted: Collection[int],
 ) -> NDArray[np.float32]:
     """Decodes and checks up to `n_decoded` frames of a copy of `n_frames`.
 
     Returns:
-        Mean luma [n_frames]; NaN for frames that are not at an end or not decoded.
+        Mean luma [n_frames] of the `wanted` frames; NaN for the others, and those not decoded.
     """
     stream = container.streams.video[0]
     frames = FrameReader(
@@ -162,7 +209,6 @@ def _checked_luma(
     tick = 1 / (fps * frames.time_base)
     scaler = tiny_scaler(0)
     luma = np.full(n_frames, np.nan, np.float32)
-    edges = {position for edge in _edges(n_frames) for position in edge}
     n_seen = 0
     for frame in islice(frames, n_decoded):
         picture = frame.picture
@@ -174,7 +220,7 @@ def _checked_luma(
         if side_data_of(picture, SideData.DISPLAYMATRIX) is not None:
             # A mirrored picture has a display matrix, though its rotation is 0.
             raise CannotCopyError(NotCopied.SHAPE)
-        if frame.index in edges:
+        if frame.index in wanted:
             luma[frame.index], _ = tiny_luma(scaler.rgb_HWC(picture))
         n_seen += 1
     report = frames.report

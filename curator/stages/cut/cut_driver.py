@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Step
 from curator.packing import pack
-from curator.records.clips import Borders, Reason, Span, format_of
+from curator.records.clips import Borders, CutMode, Reason, Span, format_of
 from curator.records.cuts import CROP_COLUMNS, Crop, FreshClip, StoredFrames
 from curator.records.sources import FULL_HD, Failure, Medium, SourceRef
 from curator.records.tracks import SourceFrames
@@ -118,7 +118,7 @@ class ForeseenCut:
         seen_s: The part of `typical_s` with the sources seen so far.
         sure_s: Work of cutting their clips, without encodes of clips that may be copied.
         may_copy_s: Work of encoding clips whose header allows a copy.
-        encoded_s: The part of `may_copy_s` with clips whose key frames allow no copy.
+        encoded_s: The part of `may_copy_s` with frames that key frames do not allow to be copied.
         of_source: `encoded_s` and `may_copy_s` by source; a source's clips are mostly alike.
     """
 
@@ -138,7 +138,7 @@ class ForeseenCut:
 
     @property
     def encoded_share(self) -> float:
-        """Estimated share of encodes among clips whose header allows a copy."""
+        """Estimated share of encodes among the work of clips whose header allows a copy."""
         return (self.encoded_s + ENCODED_SHARE * PRIOR_S) / (self.may_copy_s + PRIOR_S)
 
     def share_of(self, source_id: str) -> float:
@@ -157,13 +157,13 @@ class ForeseenCut:
         return cut_s + to_come_s * (cut_s + prior_s) / max(1e-9, self.seen_s + prior_s)
 
     def add(
-        self, source_id: str, n_frames: float, n_pixels: int, *, may_copy: bool, copies: bool
+        self, source_id: str, n_frames: float, n_pixels: int, *, may_copy: bool, encoded: float
     ) -> None:
-        """Adds a clip that will likely be kept."""
+        """Adds a clip that will likely be kept; if it may be copied, with a share of encodes."""
         work_s = encode_s(n_frames, n_pixels)
         self.sure_s += CLIP_S + (0.0 if may_copy else work_s)
         if may_copy:
-            encoded_s = 0.0 if copies else work_s
+            encoded_s = encoded * work_s
             self.may_copy_s += work_s
             self.encoded_s += encoded_s
             before = self.of_source.get(source_id, (0.0, 0.0))
@@ -349,8 +349,8 @@ class Cutting:
         for clip in clips:
             n_pixels = clip.width * clip.height
             may_copy = self._may_copy_clip(clip, sources[clip.source_id])
-            copies = self._copies(_seconds(clip), *key_gaps_s.get(clip.clip_id, (0.0, 0.0)))
-            seen.add(clip.source_id, clip.n_frames, n_pixels, may_copy=may_copy, copies=copies)
+            encoded = self._encoded(_seconds(clip), *key_gaps_s.get(clip.clip_id, (0.0, 0.0)))
+            seen.add(clip.source_id, clip.n_frames, n_pixels, may_copy=may_copy, encoded=encoded)
             seen.n_seen += 1
         seen.n_seen += len(sources)
         seen.seen_s += sum(map(self._typical_s, sources.values()))
@@ -382,11 +382,14 @@ class Cutting:
             return False
         return source.codec in config.copy_codecs and source.pixel_format in (None, "yuv420p")
 
-    def _copies(self, seconds: float, first_s: float, longest_s: float) -> bool:
-        """Returns whether the key frames of a clip allow a copy."""
+    def _encoded(self, seconds: float, first_s: float, longest_s: float) -> float:
+        """Returns the share of a clip that its key frames do not allow to be copied."""
         config, most_s = self._config, self._config.copy_max_gap_s
-        give_up_s = min(config.copy_give_up_s, config.copy_give_up_share * seconds)
-        return first_s <= give_up_s and (most_s is None or longest_s <= most_s)
+        if most_s is not None and longest_s > most_s:
+            return 1.0
+        if first_s <= min(config.copy_give_up_s, config.copy_give_up_share * seconds):
+            return 0.0
+        return min(1.0, first_s / max(seconds, 1e-9)) if config.encode_head else 1.0
 
     def finish(self, clips: ClipRows) -> Mapping[str, Location]:
         """Sets the facts of written clips, and rejects clips that could not be written.
@@ -597,7 +600,7 @@ class Cutting:
         forms = list(zip(*(clips[name].to_pylist() for name in _FORM), strict=True))
         least_of = {form: self._least(*form) for form in set(forms)}
         least = np.array([least_of[form] for form in forms])
-        is_copy = pc.equal(stored["cut_mode"], "copy").to_numpy()
+        is_copy = pc.not_equal(stored["cut_mode"], "encode").to_numpy()
         is_long = _filled(stored["n_frames"]) >= least
         # -1 means that the clip cannot be copied, whatever the minimum.
         is_short = _filled(stored["copy_frames"]) < least
@@ -634,21 +637,26 @@ def _crop_of(clip: Borders) -> Crop | None:
     return Crop(x=x, y=y, width=width, height=height)
 
 
+_DONE: dict[str, str] = {"copy": "copied", "encode_head": "encoded_head", "encode": "encoded"}
+
+
 def cut_facts(written: Sequence[pa.Table], crf: int) -> dict[str, Any]:
     """Returns facts for the summary about `written` clips, rows of `WRITTEN_SCHEMA`."""
     table = pa.concat_tables([WRITTEN_SCHEMA.empty_table(), *written])
-    is_copy = pc.equal(table["cut_mode"], "copy")
+    of_mode = {mode: pc.equal(table["cut_mode"], mode) for mode in get_args(CutMode)}
+    is_copy = of_mode["copy"]
     seconds = pc.subtract(table["end_s"], table["start_s"])
 
-    def sums(name: str, column: pa.ChunkedArray) -> dict[str, float]:
-        some = (column.filter(is_copy), column.filter(pc.invert(is_copy)))
-        copied, encoded = (round(pc.sum(part).as_py() or 0, 3) for part in some)
-        return {name.format("copied", "copy"): copied, name.format("encoded", "encode"): encoded}
+    def sums(form: str, column: pa.ChunkedArray, names: Mapping[str, str]) -> dict[str, float]:
+        return {
+            form.format(names.get(mode, mode)): round(pc.sum(column.filter(rows)).as_py() or 0, 3)
+            for mode, rows in of_mode.items()
+        }
 
     return {
-        **sums("{0}", pa.chunked_array([pa.repeat(1, len(table))])),
-        **sums("{0}_s", seconds),
-        **sums("{1}_worker_s", table["worker_s"]),
+        **sums("{}", pa.chunked_array([pa.repeat(1, len(table))]), _DONE),
+        **sums("{}_s", seconds, _DONE),
+        **sums("{}_worker_s", table["worker_s"], {}),
         "copies_decoded": pc.sum(pc.and_(is_copy, table["is_decoded"])).as_py() or 0,
         "not_copied": _counts(table["not_copied"].drop_null()),
         "encoded_coarser": pc.sum(pc.greater(table["crf"], crf)).as_py() or 0,

@@ -118,7 +118,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
     """
 
     name = "cut"
-    version = 6
+    version = 7
     sandboxed = True
     phase = Phase.WRITE
     scope = Scope.CLIP

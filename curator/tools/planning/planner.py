@@ -356,8 +356,9 @@ class Planner:
     def _cut_s(self, cut_s: float) -> Floats:
         """Divides the CPU-seconds of the cut among sources: of copies by clips, else by frames."""
         seconds = np.zeros(len(self._number))
-        worker_s = {"encoded": "encode_worker_s", "copied": "copy_worker_s"}
-        how = {name: self._summary["cut"].get(key, 0.0) for name, key in worker_s.items()}
+        own = self._summary["cut"]
+        encoded_s = own.get("encode_worker_s", 0.0) + own.get("encode_head_worker_s", 0.0)
+        how = {"encoded": encoded_s, "copied": own.get("copy_worker_s", 0.0)}
         for name, own_s in how.items():
             share = cut_s * own_s / max(sum(how.values()), 1e-9)
             seconds += share * self._clips[name] / max(self._sum(name), 1e-9)

@@ -244,7 +244,10 @@ def _changed_forms(counts: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
     )
     if by_form:
         modes = counts.get("by_cut_mode") or {}
-        yield "  encoded", modes.get("encode") or 0, f"{count(modes.get('copy') or 0)} copied"
+        others = f"{count(modes.get('copy') or 0)} copied"
+        if n_heads := modes.get("encode_head") or 0:
+            others += f", {count(n_heads)} with an encoded head"
+        yield "  encoded", modes.get("encode") or 0, others
 
 
 def _unanswered(work: Mapping[str, Any]) -> list[tuple[str, int, str]]:

@@ -23,7 +23,14 @@ from made_cuts import Film, cutter_of, request_of
 from samples import framed
 
 from curator.cut_requests import least_frames
-from curator.media.packet_copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
+from curator.media.packet_copy import (
+    CannotCopyError,
+    PacketSpan,
+    VideoPacket,
+    joined,
+    packets_of_span,
+)
+from curator.media.stream_headers import header_sets, unused_id
 from curator.records.cuts import CutClip, NotCopied
 from curator.records.tracks import UNIFORM, Track
 from curator.stages.cut import clip_cutter as cut
@@ -139,6 +146,8 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> MakeFilm:
 
 
 LENIENT = CutConfig(copy_give_up_share=0.5)
+HEADS = CutConfig(copy_give_up_s=0.11)
+"""Gives up three frames at 30 frames/s: fewer than from frame 7 to the next key frame."""
 
 
 def stored(source: Path | bytes) -> list[Film]:
@@ -194,6 +203,92 @@ def test_all_readers_count_the_same_frames_from_zero(
     """Pins no edit list, a first key frame at time 0, and PyAV, OpenCV and ffmpeg in frames."""
     path, track = film(name)
     clip = cutter_of(path, LENIENT).cut(request_of(track, 9, 100))
+    assert clip.cut_mode == "copy"
+    _agree_about(clip, name, tmp_path)
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_a_head_is_encoded_and_the_rest_is_copied(
+    name: str, film: MakeFilm, tmp_path: Path
+) -> None:
+    """Pins that no frame is given up at the start, the copied frames' bits, and all readers."""
+    path, track = film(name)
+    start, end = 7, 100
+    clip = cutter_of(path, HEADS).cut(request_of(track, start, end))
+    assert (clip.cut_mode, clip.not_copied) == ("encode_head", NotCopied.KEY_FRAME_TOO_FAR)
+    assert clip.first == 0
+    assert end - 3 <= start + clip.end <= end
+    shown, source = stored(clip.mp4), stored(path)[start : start + clip.end]
+    n_head = GOP - start
+    np.testing.assert_array_equal(shown[n_head:], source[n_head:])
+    assert not np.array_equal(shown[:n_head], source[:n_head])
+    for head, frame in zip(shown[:n_head], source[:n_head], strict=True):
+        assert np.abs(head.astype(int) - frame).mean() < 4
+    _agree_about(clip, name, tmp_path)
+
+
+def test_a_head_has_the_colours_of_its_source(tmp_path: Path) -> None:
+    """Pins tags and levels: the head is not converted to BT.709, since the rest is not."""
+    path = tmp_path / "film.mp4"
+    _film(path, f"colorprim=smpte170m:transfer=smpte170m:colormatrix=smpte170m:{CLOSED}")
+    clip = cutter_of(path, HEADS).cut(request_of(framed(path), 7, 100))
+    assert clip.cut_mode == "encode_head"
+    with av.open(io.BytesIO(clip.mp4)) as container:
+        tags = {
+            (int(frame.color_primaries), int(frame.color_trc), int(frame.colorspace))
+            for frame in container.decode(video=0)
+        }
+    assert tags == {(6, 6, 6)}
+    shown, source = stored(clip.mp4)[0].astype(int), stored(path)[7]
+    assert abs((shown - source).mean()) < 0.5
+
+
+def test_the_number_of_a_head_is_one_that_the_source_does_not_use(tmp_path: Path) -> None:
+    """Pins that the source's slices keep their parameter sets, also in a source made so itself."""
+    first, second = tmp_path / "first.mp4", tmp_path / "second.mp4"
+    _film(first)
+    first.write_bytes(cutter_of(first, HEADS).cut(request_of(framed(first), 7, 100)).mp4)
+    clip = cutter_of(first, HEADS).cut(request_of(framed(first), 8, 90))
+    assert clip.cut_mode == "encode_head"
+    source = stored(first)[8:90]
+    np.testing.assert_array_equal(stored(clip.mp4)[GOP:], source[GOP : clip.n_frames])
+    with av.open(io.BytesIO(clip.mp4)) as container:
+        sets = header_sets(container.streams.video[0].codec_context.extradata)
+    assert unused_id(sets) == 3
+    second.write_bytes(clip.mp4)
+    assert len(stored(second)) == clip.n_frames
+
+
+@pytest.mark.parametrize(
+    "config", [{"encode_head": False}, {"encoder": "vp9"}], ids=["off", "another encoder"]
+)
+def test_a_head_may_be_refused(config: dict[str, object], film: MakeFilm) -> None:
+    """Pins the setting, and that only x264 joins its packets with those of H.264."""
+    path, track = film("plain.mp4")
+    clip = cutter_of(path, HEADS.model_copy(update=config)).cut(request_of(track, 7, 100))
+    assert (clip.cut_mode, clip.not_copied) == ("encode", NotCopied.KEY_FRAME_TOO_FAR)
+
+
+@pytest.mark.parametrize("spoils", ["packet", "order"])
+def test_a_wrong_joint_is_encoded_whole(
+    spoils: str, film: MakeFilm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that the joined clip is checked, and not only its parts."""
+    path, track = film("plain.mp4")
+
+    def wrong(head: bytes, tail: bytes, fps: Fraction) -> tuple[bytes, PacketSpan, bytes]:
+        mp4, span, header = joined(head, tail, fps)
+        if spoils == "order":
+            return joined(head, head, fps)[0], span, header
+        at = mp4.index(bytes(span.packets[-1]))
+        return mp4[: at + 8] + bytes([mp4[at + 8] ^ 1]) + mp4[at + 9 :], span, header
+
+    monkeypatch.setattr(cut, "joined", wrong)
+    clip = cutter_of(path, HEADS).cut(request_of(track, 7, 100))
+    assert (clip.cut_mode, clip.not_copied) == ("encode", NotCopied.CHECK_FAILED)
+
+
+def _agree_about(clip: CutClip, name: str, tmp_path: Path) -> None:
     assert (b"ctts" in clip.mp4) == ("b_frames" in name or name in ("pyramid.mp4", "sound.ts"))
     _facts(clip)
     written = tmp_path / "clip.mp4"
@@ -270,6 +365,7 @@ def test_both_bounds_hold_for_start_and_end_together(film: MakeFilm) -> None:
         (CutConfig(copy_give_up_s=9, copy_give_up_share=enough * 30 / 91), "copy"),
         (CutConfig(copy_give_up_s=9, copy_give_up_share=less * 30 / 91), "encode"),
     ):
+        config = config.model_copy(update={"encode_head": False})
         made = cutter_of(path, config).cut(request_of(track, 9, 100))
         assert made.cut_mode == mode
         assert made.not_copied == (None if mode == "copy" else NotCopied.END_TOO_FAR)

@@ -43,9 +43,9 @@ def test_key_frames_of_clips_tell_which_share_is_encoded() -> None:
     foreseen = ForeseenCut(1000.0, 10)
     assert foreseen.encoded_share == ENCODED_SHARE
     for _ in range(100):
-        foreseen.add("copied", 100, PIXELS, may_copy=True, copies=True)
-        foreseen.add("encoded", 100, PIXELS, may_copy=True, copies=False)
-        foreseen.add("hevc", 100, PIXELS, may_copy=False, copies=True)
+        foreseen.add("copied", 100, PIXELS, may_copy=True, encoded=0.0)
+        foreseen.add("encoded", 100, PIXELS, may_copy=True, encoded=1.0)
+        foreseen.add("hevc", 100, PIXELS, may_copy=False, encoded=0.0)
     assert foreseen.encoded_share == pytest.approx(0.5, abs=0.01)
     assert foreseen.share_of("copied") < 0.01
     assert foreseen.share_of("encoded") > 0.99

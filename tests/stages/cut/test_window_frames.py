@@ -32,7 +32,7 @@ def test_a_window_has_the_frames_that_ffmpeg_shows(
         assert numbers[0] == w.start_frame
 
 
-@pytest.mark.parametrize(("gop", "mode"), [(33, "copy"), (32, "encode")])
+@pytest.mark.parametrize(("gop", "mode"), [(33, "copy"), (32, "encode_head")])
 def test_a_window_on_key_frames_is_copied_and_any_other_is_whole(
     gop: int, mode: str, tmp_path: Path
 ) -> None:
