@@ -140,7 +140,7 @@ def measure(
     history = json.loads(states.read_text())
     wall_s = history[-1]["elapsed_s"]
     actual = {
-        "cpu_s": summary["cpu_seconds"]["total"],
+        "cpu_s": summary["cpu_seconds"]["total"] + plan["sample"]["reused_cpu_s"],
         "clips": summary["counts"]["kept"],
         "candidates": summary["counts"]["clips"],
     }

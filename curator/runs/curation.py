@@ -46,7 +46,7 @@ from curator.tables.source_table import SourceTable
 
 logger = logging.getLogger(__name__)
 
-PLANNED = "clips", "cpu_s", "stage_s"
+PLANNED = "clips", "cpu_s", "stage_s", "sample"
 """Keys of a plan that the summary keeps."""
 _NO_FAILURES = frozenset(map(str, REFUSED | {ErrorCode.REMOVED}))
 """Codes of sources that a run leaves out on purpose."""

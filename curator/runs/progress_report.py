@@ -132,7 +132,10 @@ def expected_of(
 ) -> Expected:
     """Returns the expected time of each step: by the plan, by the last run, or as is typical."""
     if plan and not previous:
-        return Expected(seconds=plan["stage_s"], is_planned=True)
+        seconds, sample = dict(plan["stage_s"]), plan["sample"]
+        if "analyze" in seconds and sample.get("reused_cpu_s"):
+            seconds["analyze"] *= max(0.0, 1 - sample["share"])
+        return Expected(seconds=seconds, is_planned=True)
     if previous.get("work", {}).get("sources_analyzed"):
         return Expected(seconds=previous["stage_seconds"])
     return Expected.typical(steps)

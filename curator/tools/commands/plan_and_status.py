@@ -44,7 +44,7 @@ _WATCH_S = 10.0
     ),
     option(
         "--sample MINUTES",
-        "video in the sample (default: the larger of 20 minutes and 1%% of all)",
+        "video in the sample (default: the larger of 20 minutes and 1%% of all, and at most 15%%)",
         float,
     ),
     option("--seed SEED", "seed of the sample (default: 0)", int, default=0),
@@ -133,6 +133,7 @@ def _planned(plan: Mapping[str, Any]) -> Iterator[str]:
         f"{length(plan['video_s'])} of video, {size(plan['source_bytes'])}; "
         f"sample: {amount(plan['sample']['sources'], 'source')}, "
         f"{share(plan['sample']['share'], 1)} of the video"
+        + (", whose measurements stay in OUT" if plan["sample"]["reused_cpu_s"] else "")
     )
     for name, key, form in (
         ("candidates", "candidates", "{:,.0f}".format),

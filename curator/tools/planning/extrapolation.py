@@ -28,8 +28,9 @@ LEAST_IN_GROUP = 4
 DRAWS, MANY_SOURCES = 64, 2000
 """Number of drawn samples. The sample whose means are nearest to the corpus is used. For more than
 `MANY_SOURCES`, one draw suffices."""
-SAMPLE_SHARE, SAMPLE_S = 0.01, 1200.0
-"""The sample has this share of the video or these seconds, whichever is more."""
+SAMPLE_SHARE, SAMPLE_S, MOST_SHARE = 0.01, 1200.0, 0.15
+"""The sample has this share of the video or these seconds, whichever is more, but not more than the
+last share: the plan of a small corpus would cost as much as its run."""
 NORMAL = 1.645
 """Quantile of the normal distribution for a two-sided interval of 90%."""
 USUAL_SOURCES = 6
@@ -88,7 +89,9 @@ def choose_sample(sources: Sequence[SourceRef], sample_s: float | None, seed: in
     rates = [s.n_bytes / s.header_duration_s for s in sources if s.header_duration_s]
     rate = max(1.0, float(np.median(rates)) if rates else 1e6)
     seconds = [max(1e-3, s.header_duration_s or s.n_bytes / rate) for s in sources]
-    wanted_s = sample_s or max(SAMPLE_S, SAMPLE_SHARE * sum(seconds))
+    wanted_s = sample_s or min(
+        max(SAMPLE_S, SAMPLE_SHARE * sum(seconds)), MOST_SHARE * sum(seconds)
+    )
     draws = range(1 if len(sources) > MANY_SOURCES else DRAWS)
     samples = (_draw(sources, seconds, wanted_s, [seed, draw]) for draw in draws)
     return min(samples, key=_imbalance)

@@ -35,7 +35,7 @@ from curator.tables.candidate_store import ProposedUnit
 from curator.tables.checksums import read_parquet
 from curator.tables.snapshot_store import FORMAT
 from curator.tables.source_metadata import SourceMetadata
-from curator.tables.track_parts import AnalyzedUnit
+from curator.tables.track_parts import TRACKS, AnalyzedUnit
 from curator.tools.planning.extrapolation import (
     CLIPS_DIFFER,
     Estimate,
@@ -148,6 +148,7 @@ class SampleRun:
         units: Source URIs of each unit of the analysis, and the unit's CPU-seconds by part.
         clips: Rows of `clips`.
         objects: Size of each object of the output, in bytes.
+        reused_s: CPU-seconds of the analysis, if the run of the corpus uses its results; else 0.
     """
 
     summary: Mapping[str, Any]
@@ -155,6 +156,7 @@ class SampleRun:
     units: Sequence[tuple[Sequence[str], Mapping[str, float]]]
     clips: Sequence[Mapping[str, Any]]
     objects: Sequence[int]
+    reused_s: float = 0.0
 
 
 def _manifest_of(metadata: SourceMetadata, sample: PlanSample) -> pa.Table:
@@ -174,7 +176,10 @@ def _manifest_of(metadata: SourceMetadata, sample: PlanSample) -> pa.Table:
 
 
 def run_sample(run: Run, sample: PlanSample, workers: int | None) -> SampleRun:
-    """Runs a sample of the sources of a run into a temporary folder."""
+    """Runs a sample of the sources of a run into a temporary folder.
+
+    The measurements go to the output of the run, where no removed footage could come back.
+    """
     units: list[tuple[Sequence[str], Mapping[str, float]]] = []
 
     def observe(result: UnitResult[Any]) -> None:
@@ -198,13 +203,22 @@ def run_sample(run: Run, sample: PlanSample, workers: int | None) -> SampleRun:
         whole = Run(store, recipe, engine, run.context.log.progress, check=run.context.check)
         summary = whole.execute([manifest], limit=None)
         parts = (read_parquet(store, name) for name in summary["tables"]["clips"])
+        is_reused = run.context.removals.n_records == 0
+        for info in store.list(f"{TRACKS}/") if is_reused else ():
+            run.context.check()
+            run.context.store.write(info.key, store.read(info.key))
         return SampleRun(
+            reused_s=is_reused * sum(_analysis_s(cpu_s) for _, cpu_s in units),
             summary=summary,
             wall_s=time.monotonic() - begun_s,
             units=units,
             clips=[row for part in parts for row in part.select(_CLIP_COLUMNS).to_pylist()],
             objects=[info.bytes for info in store.list()],
         )
+
+
+def _analysis_s(cpu_s: Mapping[str, float]) -> float:
+    return sum(seconds for name, seconds in cpu_s.items() if name != "start_up")
 
 
 class Planner:
@@ -251,7 +265,11 @@ class Planner:
             "sources": len(n_bytes),
             "source_bytes": sum(n_bytes),
             "video_s": float(sample.seconds.sum()),
-            "sample": {"sources": len(sample.uris), "share": sample.share},
+            "sample": {
+                "sources": len(sample.uris),
+                "share": sample.share,
+                "reused_cpu_s": round(self._run.reused_s, 3),
+            },
             "cpu_s": cpu_s,
             "cpu_s_by_part": {name: round(seconds, 3) for name, seconds in parts.items()},
             "gpu_s": self._gpu_s(),

@@ -201,9 +201,15 @@ def course_words(summary: Mapping[str, Any]) -> str:
         f"planned {amount(round(clips['value']), 'clip')} ({clips['low']:,.0f} to "
         f"{clips['high']:,.0f}), kept {(summary.get('counts') or {}).get('kept') or 0:,}; planned "
         f"CPU {length(cpu_s['value'])} ({length(cpu_s['low'])} to {length(cpu_s['high'])}), took "
-        f"{length((summary.get('cpu_seconds') or {}).get('total'))}; planned time "
+        f"{length(_taken_s(plan, summary))}; planned time "
         f"{length(planned_s)}, took {length(took_s)}"
     )
+
+
+def _taken_s(plan: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
+    """Returns the CPU-seconds of a run, and those of the plan whose results it used."""
+    spent = (summary.get("cpu_seconds") or {}).get("total") or 0.0
+    return float(spent + plan.get("sample", {}).get("reused_cpu_s", 0.0))
 
 
 def gpu_trouble(summary: Mapping[str, Any]) -> list[tuple[str, int, str]]:

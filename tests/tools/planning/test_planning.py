@@ -16,6 +16,7 @@ from curator.storage import open_store
 from curator.tools.planning import extrapolation
 from curator.tools.planning.extrapolation import Extrapolation, choose_sample
 from curator.tools.planning.planner import MachineKind, Planner, SampleRun, cost, read_machines
+from curator.tools.report.funnel import course_words
 
 ENGINE = Engine(address=None, workers=None)
 
@@ -35,9 +36,10 @@ def test_sample_has_its_share_of_each_stratum_and_is_repeatable() -> None:
     assert sum(sample.sources[n].codec == "hevc" for n in sample.chosen) == 10
     assert sample.uris == choose_sample(sources[::-1], 800.0, 0).uris
     assert sample.uris != choose_sample(sources, 800.0, 1).uris
-    whole = choose_sample(sources, None, 0)
-    assert whole.share == pytest.approx(1200 / 4000, abs=0.01)
-    assert choose_sample(sources[:3], None, 0).share == 1
+    assert choose_sample(sources, None, 0).share == pytest.approx(0.15, abs=0.01)
+    assert choose_sample(sources[:3], None, 0).share == pytest.approx(1 / 3)
+    many = choose_sample([source(n) for n in range(1000)], None, 0)
+    assert many.share == pytest.approx(1200 / 20_000, abs=0.01)
 
 
 def test_intervals_hold_for_costs_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +172,12 @@ def test_run_takes_the_plan_of_its_own_recipe_alone(tmp_path: Path) -> None:
     assert read_plan(store, load_recipe("quickstart", ["propose.max_s=5"])) == {}
     steps = [ProgressStep(name="analyze", time_share=5.0), ProgressStep(name="commit")]
     assert expected_of(plan, {}, steps).is_planned
+    analyze_s = plan["stage_s"]["analyze"]
+    assert expected_of(plan, {}, steps).seconds["analyze"] == analyze_s
+    plan["sample"] |= {"share": 0.25, "reused_cpu_s": 15.0}
+    assert expected_of(plan, {}, steps).seconds["analyze"] == 0.75 * analyze_s
+    words = course_words({"plan": plan, "cpu_seconds": {"total": 45.0}})
+    assert "took 1.0 min" in words, "with what the plan did"
     assert expected_of({}, {}, steps) == Expected(seconds={"analyze": 5.0}, is_typical=True)
     previous = {"work": {"sources_analyzed": 3}, "stage_seconds": {"analyze": 7.0}}
     assert expected_of(plan, previous, steps) == Expected(seconds={"analyze": 7.0})

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
@@ -33,6 +34,25 @@ def write_films(folder: Path) -> None:
             write_video(path, frames, pts=np.cumsum(steps).tolist(), time_base=Fraction(1, 1000))
         else:
             write_video(path, frames, fps=Fraction(rate))
+
+
+@pytest.mark.long
+def test_a_run_decodes_no_source_that_its_plan_decoded(tmp_path: Path) -> None:
+    """Pins that the sample's measurements stay in OUT, and change no result."""
+    films, recipe = tmp_path / "films", tmp_path / "recipe.yaml"
+    write_films(films)
+    recipe.write_text(RECIPE)
+    made: dict[str, tuple[int, list[dict[str, Any]]]] = {}
+    for name, plans in (("planned", True), ("whole", False)):
+        command = [str(films), str(tmp_path / name), "--recipe", str(recipe)]
+        assert not plans or main(["plan", *command, "--sample", "0.15"]) == EXIT_OK
+        assert main(["run", *command]) == EXIT_OK
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        clips = pq.read_table(tmp_path / name / "clips").sort_by("clip_id").to_pylist()
+        made[name] = summary["work"]["sources_analyzed"], clips
+    assert made["whole"][0] == len(FILMS)
+    assert 0 < made["planned"][0] < len(FILMS)
+    assert made["planned"][1] == made["whole"][1]
 
 
 @pytest.mark.long
