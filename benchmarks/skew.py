@@ -3,6 +3,8 @@
 
     skew.py cells [--vectors 10000000] [--workers 16] [--exponent 1.0 1.1]
     skew.py bucket [--vectors 120000] [--exponent 1.0]
+    skew.py passes VIDEOS
+    skew.py sources [--sources 20000] [--machines 4]
 
 `cells` simulates the search for near vectors. Cells have sizes by Zipf's law, in random order;
 centroids are themes plus noise. Units come from `pair_units`, and `Fleet` gives them to workers,
@@ -20,10 +22,11 @@ import heapq
 import logging
 import os
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import measure
@@ -31,12 +34,16 @@ import numpy as np
 import tests_path  # noqa: F401 - adds tests/ to the path
 from simulated_workers import Simulated, pool
 
+import curator.api
 from curator.executor.corpus_work import CorpusWork
 from curator.executor.engine import AHEAD
 from curator.executor.fleet import Fleet, FleetCounts, Worker
+from curator.executor.sandboxed_process import process_sandbox
 from curator.executor.unit_times import UnitTimes
 from curator.storage import open_store
 from curator.storage.base import TRAFFIC
+from curator.storage.object_service import ObjectRange
+from curator.storage.range_reader import RangeReader
 from curator.vectors import neighbour_pairs
 from curator.vectors.cells import KEPT_BYTES, CellReader, CellSegment, SegmentFacts
 from curator.vectors.k_means import grouped
@@ -263,8 +270,8 @@ def cells(args: argparse.Namespace) -> None:
     measure.tell({"vectors": args.vectors, "workers": args.workers, "rows": rows})
 
 
-def bucket(args: argparse.Namespace) -> None:
-    """Prints what a search of a stored index receives, then the same as JSON."""
+def simulated_s3() -> Any:  # noqa: ANN401 - moto has no types
+    """Starts a server with the bucket `skew`, which the environment then names."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -276,6 +283,12 @@ def bucket(args: argparse.Namespace) -> None:
     from curator.storage.s3_client import client
 
     client().create_bucket(Bucket="skew")
+    return server
+
+
+def bucket(args: argparse.Namespace) -> None:
+    """Prints what a search of a stored index receives, then the same as JSON."""
+    server = simulated_s3()
     corpus, rng = Corpus(args.vectors, args.exponent[0]), np.random.default_rng(2)
     index, dim = corpus.index, IndexSettings().dim
     own = rng.permutation(np.repeat(np.arange(len(corpus.sizes)), corpus.sizes))
@@ -312,6 +325,96 @@ def bucket(args: argparse.Namespace) -> None:
     measure.tell({"rows": rows, "largest_cell": int(sizes.max()), "pairs": len(keys[0])})
 
 
+def passes(args: argparse.Namespace) -> None:
+    """Prints what each stage receives of each source, then the same as JSON."""
+    server = simulated_s3()
+    from curator.storage.s3_client import client
+
+    files = sorted(path for path in args.videos.iterdir() if path.is_file())
+    for file in files:
+        client().upload_file(str(file), "skew", f"in/{file.name}")
+    moved: Counter[tuple[str, str]] = Counter()
+    requests: Counter[str] = Counter()
+    get = RangeReader._get
+
+    def counted(self: RangeReader, start: int, end: int) -> ObjectRange:
+        answer = get(self, start, end)
+        stage = process_sandbox()._stage
+        name = stage.name if stage is not None else "other"
+        moved[name, self.name.rpartition("/")[2]] += len(answer.data)
+        requests[name] += 1
+        return answer
+
+    RangeReader._get = counted  # type: ignore[method-assign]
+    overrides = {"stages": [{"use": "edges"}]} | dict(one.split("=") for one in args.set)
+    curator.api.run("s3://skew/in/", "s3://skew/out", "quickstart", overrides)
+    table = curator.api.read_clips("s3://skew/out").to_arrow(rejected=True)
+    server.stop()
+    kept = Counter[str]()
+    for row in table.select(["source_uri", "decision", "duration_s"]).to_pylist():
+        is_kept = row["decision"] == "kept"
+        kept[row["source_uri"].rpartition("/")[2]] += row["duration_s"] if is_kept else 0
+    stages = sorted(requests)
+    rows = []
+    for file in files:
+        by_stage = {stage: round(moved[stage, file.name] / 1e6, 2) for stage in stages}
+        size_mb = round(file.stat().st_size / 1e6, 2)
+        rows.append(
+            {"source": file.name, "mb": size_mb, "kept_s": round(kept[file.name], 1)} | by_stage
+        )
+        print(*rows[-1].values(), sep=" | ")
+    total = {stage: round(sum(row[stage] for row in rows), 2) for stage in stages}
+    print("total", sum(row["mb"] for row in rows), total, dict(requests))
+    measure.tell({"rows": rows, "total_mb": total, "requests": dict(requests)})
+
+
+def sources(args: argparse.Namespace) -> None:
+    """Prints the bytes that each way to keep sources saves, then the same as JSON."""
+    rng, n = np.random.default_rng(0), args.sources
+    sizes = rng.lognormal(np.log(150e6), 1.2, n)
+    shares = rng.permutation(np.arange(1, n + 1) ** -0.5)
+    shares = np.minimum(1.0, shares * (args.kept * n / shares.sum()))
+    shares[rng.random(n) < 0.5] = 0
+    again = sizes * shares
+    analyzed_on, cut_on = rng.integers(0, args.machines, (2, n))
+    ways = {
+        "whole sources, last used": (sizes, np.arange(n)),
+        "whole sources, by predicted reuse": (sizes, shares),
+        "ranges of kept clips": (again, (shares > 0).astype(float)),
+    }
+    rows = []
+    for part in args.cache:
+        room = part * sizes.sum() / args.machines
+        for way, (on_disk, worth) in ways.items():
+            is_cached = np.zeros(n, np.bool_)
+            for machine in range(args.machines):
+                own = np.flatnonzero((analyzed_on == machine) & (worth > 0))
+                own = own[np.argsort(-worth[own], kind="stable")]
+                is_cached[own[np.cumsum(on_disk[own]) <= room]] = True
+            for is_placed in (False, True):
+                is_hit = is_cached & (is_placed | (analyzed_on == cut_on))
+                read = sizes.sum() + again[~is_hit].sum()
+                rows.append(
+                    {
+                        "cache_share": part,
+                        "way": way,
+                        "cut_where_cached": is_placed,
+                        "saved": round(float(again[is_hit].sum() / (sizes.sum() + again.sum())), 3),
+                        "read_by_source_bytes": round(float(read / sizes.sum()), 3),
+                        "disk_by_source_bytes": round(
+                            float(on_disk[is_cached].sum() / sizes.sum()), 3
+                        ),
+                    }
+                )
+                print(*rows[-1].values(), sep=" | ")
+    facts = {
+        "source_tb": round(float(sizes.sum() / 1e12), 2),
+        "read_again_share": round(float(again.sum() / sizes.sum()), 3),
+        "sources_with_kept_clips": round(float((shares > 0).mean()), 3),
+    }
+    measure.tell(facts | {"machines": args.machines, "rows": rows})
+
+
 def main() -> None:
     """Runs a measurement."""
     parser = measure.arguments(__doc__)
@@ -325,6 +428,18 @@ def main() -> None:
     command.add_argument("--workers", type=int, default=16)
     command.add_argument("--noise", type=float, default=0.2)
     command.add_argument("--cache-mib", type=int, nargs="+", default=[0, 128, 256, 512])
+    command = commands.add_parser("passes")
+    command.add_argument("videos", type=Path, metavar="VIDEOS")
+    command.add_argument("--set", nargs="*", default=[])
+    command.set_defaults(measured=passes)
+    command = commands.add_parser("sources")
+    command.add_argument("--sources", type=int, default=20_000)
+    command.add_argument("--machines", type=int, default=4)
+    kept = "mean share of kept bytes, before half of the sources lose theirs"
+    command.add_argument("--kept", type=float, default=0.4, help=kept)
+    room = "disk of all machines by bytes of sources"
+    command.add_argument("--cache", type=float, nargs="+", default=[0.02, 0.1, 0.5], help=room)
+    command.set_defaults(measured=sources)
     args = parser.parse_args()
     args.measured(args)
 
