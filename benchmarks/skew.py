@@ -339,15 +339,15 @@ def passes(args: argparse.Namespace) -> None:
     sizes = {file.name: file.stat().st_size for file in files}
     now = {"stage": "scan"}
 
-    def counted(self: WSGIRequestHandler, *_: object) -> None:
+    def counted(self: WSGIRequestHandler, *rest: object) -> None:
         name = self.path.partition("?")[0].rpartition("/")[2]
         if self.command == "GET" and self.path.startswith("/skew/in/") and name in sizes:
-            first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
-            moved[now["stage"], name] += min(int(last or sizes[name] - 1), sizes[name] - 1) + 1
-            moved[now["stage"], name] -= int(first)
+            begin, end = self.headers["Range"].removeprefix("bytes=").split("-")
+            moved[now["stage"], name] += min(int(end or sizes[name] - 1), sizes[name] - 1) + 1
+            moved[now["stage"], name] -= int(begin)
             requests[now["stage"]] += 1
 
-    WSGIRequestHandler.log_request = counted  # type: ignore[method-assign]
+    WSGIRequestHandler.log_request = counted  # type: ignore
     overrides = {"stages": [{"use": "edges"}]} | dict(one.split("=") for one in args.set)
     curator.api.run("s3://skew/in/", "s3://skew/out", "quickstart", overrides, progress=now.update)
     table = curator.api.read_clips("s3://skew/out").to_arrow(rejected=True)
