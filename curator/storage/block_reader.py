@@ -8,6 +8,7 @@ from typing import BinaryIO
 from curator.errors import ErrorCode, SourceError
 from curator.storage.content_id import BLOCK_BYTES, BLOCK_HASH_BYTES, block_hash
 from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
+from curator.storage.source_reader import expect_end
 
 _CACHED_BLOCKS = 4
 """A demuxer may read video, audio and index in turn."""
@@ -45,6 +46,16 @@ class _BlockReader(SeekableReader):
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
         self._reopen = reopen
         self._reader = opened
+
+    @property
+    def expected_end(self) -> int | None:
+        """Write-only: see `expect_end`."""
+        return None
+
+    @expected_end.setter
+    def expected_end(self, end: int) -> None:
+        # Blocks are read whole.
+        expect_end(self._reader, min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self.size))
 
     def _at_position(self, most: int) -> memoryview:
         if self._position >= self.size or not most:

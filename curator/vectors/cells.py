@@ -14,6 +14,7 @@ Shape letters: N vectors, Q queries, E dimensions of codes, P cells per query, H
 """
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ Numbers = NDArray[np.int64]
 _WORD = 8  # bytes of a number
 _DIGITS = 16
 _READERS = 16  # concurrent requests to a bucket
+KEPT_BYTES = 512 << 20  # cells of a bucket in a worker; source: `benchmarks/results/skew.md`
 _QUERIES, _OTHERS = 1024, 4096  # queries and vectors that are multiplied at a time
 _MANY_HITS = 1 << 20
 _MOST_ON_GPU = 1024  # most neighbours for a GPU; it sorts twice as many, at most 2,048
@@ -189,19 +191,55 @@ def _row_type(dim: int) -> np.dtype[np.void]:
     return np.dtype([("number", np.int64), ("owner", np.int64), ("code", np.int8, (dim,))])
 
 
-def read_cells(segments: Sequence[CellSegment], cells: Sequence[int]) -> Iterator[CellVectors]:
-    """Yields, for each of `cells`, its vectors in all segments together."""
+class CellReader:
+    """Reads cells from segments; of a bucket, it keeps the cells that were used last.
 
-    def read(cell: int) -> CellVectors:
-        having = (s for s in segments if 0 <= cell - s.facts.first_cell < s.facts.n_cells)
+    A large cell is divided among many units, and each of them needs the whole cell. Such units have
+    like costs, so they follow each other. Pickles the segments without kept cells.
+
+    Args:
+        segments: The segments of an index.
+        kept_bytes: Most bytes of cells that stay in memory.
+    """
+
+    def __init__(self, segments: Sequence[CellSegment], kept_bytes: int = KEPT_BYTES) -> None:
+        self.segments = tuple(segments)
+        self._most_bytes, self._n_bytes = kept_bytes, 0
+        self._kept: OrderedDict[int, CellVectors] = OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CellReader, (self.segments, self._most_bytes)
+
+    def __call__(self, cells: Sequence[int]) -> Iterator[CellVectors]:
+        """Yields, for each of `cells`, its vectors in all segments together."""
+        if all(segment.is_near for segment in self.segments):
+            yield from map(self._read, cells)
+            return
+        with ThreadPoolExecutor(_READERS) as pool:
+            for start in range(0, len(cells), 2 * _READERS):
+                some = cells[start : start + 2 * _READERS]
+                kept = {cell: self._kept[cell] for cell in some if cell in self._kept}
+                read = {cell: pool.submit(self._read, cell) for cell in some if cell not in kept}
+                for cell in some:
+                    vectors = kept[cell] if cell in kept else read.pop(cell).result()
+                    self._keep(cell, vectors)
+                    yield vectors
+
+    def _read(self, cell: int) -> CellVectors:
+        having = (s for s in self.segments if 0 <= cell - s.facts.first_cell < s.facts.n_cells)
         return CellVectors.joined([segment.cells(cell, cell + 1) for segment in having])
 
-    if all(segment.is_near for segment in segments):
-        yield from map(read, cells)
-        return
-    with ThreadPoolExecutor(_READERS) as pool:
-        for start in range(0, len(cells), 2 * _READERS):
-            yield from pool.map(read, cells[start : start + 2 * _READERS])
+    def _keep(self, cell: int, vectors: CellVectors) -> None:
+        """Keeps a cell in place of those that were used longest ago; not one without room."""
+        n_bytes = sum(column.nbytes for column in vectors)
+        if cell not in self._kept and n_bytes <= self._most_bytes:
+            self._kept[cell] = vectors
+            self._n_bytes += n_bytes
+        elif cell in self._kept:
+            self._kept.move_to_end(cell)
+        while self._n_bytes > self._most_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._n_bytes -= sum(column.nbytes for column in dropped)
 
 
 ReadCells = Callable[[Sequence[int]], Iterable[CellVectors]]  # the vectors of each given cell

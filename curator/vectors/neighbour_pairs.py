@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.stage import Work
-from curator.vectors.cells import CellSearch, CellSegment, CellVectors, is_first, read_cells
+from curator.vectors.cells import CellReader, CellSearch, CellSegment, CellVectors, is_first
 from curator.vectors.k_means import FLAT_CENTROIDS, CentroidIndex
 from curator.vectors.vector_index import VectorIndex
 
@@ -26,7 +26,7 @@ PAIR_S = 7e-9  # CPU-seconds to compare a pair of codes of 256 dimensions
 _ROW_PAIRS = 3000  # cost of sorting the hits of a vector, as a number of pairs
 _UNIT_PAIRS = 1 << 31  # largest limit for the pairs of a unit
 _FEW_PAIRS = 1 << 25  # smallest limit for the pairs of a unit
-_PARTS = 128  # number of units, within these limits: eight workers get even loads
+_PARTS = 256  # number of units, within these limits: sixteen workers get even loads
 _MOST_ROWS = 1 << 16
 _MANY_KEYS = 1 << 20
 
@@ -104,7 +104,7 @@ class NeighbourSearch:
         """Returns a function that finds the pairs of a unit and can be pickled."""
         return partial(
             _neighbours,
-            tuple(self.index.segments),
+            CellReader(self.index.segments),
             len(self.index.groups_GE),
             least=self.least,
             k=self.k,
@@ -122,7 +122,7 @@ class NeighbourSearch:
 
 
 def _neighbours(
-    segments: Sequence[CellSegment],
+    reader: CellReader,
     n_groups: int,
     centroids: NDArray[np.float32],
     unit: PairUnit,
@@ -141,9 +141,9 @@ def _neighbours(
         return vectors if group_of is None else vectors._replace(owners=group_of[vectors.owners])
 
     def read(cells: Sequence[int]) -> Iterator[CellVectors]:
-        return map(grouped, read_cells(segments, cells))
+        return map(grouped, reader(cells))
 
-    vectors = grouped(segments[unit.segment].rows(unit.begin, unit.end))
+    vectors = grouped(reader.segments[unit.segment].rows(unit.begin, unit.end))
     if since:
         vectors = vectors.at(vectors.numbers >= since)
     if asking is not None:

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from curator.stage import Work
 from curator.storage import Store
 from curator.vectors.cells import (
+    CellReader,
     CellSearch,
     CellSegment,
     CellVectors,
     Hits,
     SegmentFacts,
-    read_cells,
 )
 from curator.vectors.k_means import CentroidIndex, grouped, k_means
 from curator.vectors.vector_codes import Codes, Projection, Vectors
@@ -213,11 +213,11 @@ class VectorIndex:
         """
         queries_QE = self.projection.codes(queries_QD)
         nearest = Nearest.none(len(queries_QE), k)
-        rows, done = np.arange(len(queries_QE)), 0
+        rows, done, reader = np.arange(len(queries_QE)), 0, CellReader(self.segments)
         while len(rows) and done < len(self.centroids_CE):
             search = CellSearch(queries_QE[rows], k=k, least=-1.0, allowed=allowed)
             cells = self.visited(queries_QE[rows], probes)
-            search.visit(cells, partial(read_cells, self.segments))
+            search.visit(cells, reader)
             hits, done = search.best(), cells.shape[1]
             nearest.put(rows, hits, search.cosines(hits))
             rows, probes = rows[np.bincount(hits.queries, minlength=len(rows)) < k], 8 * probes

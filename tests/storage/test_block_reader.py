@@ -6,7 +6,7 @@ import random
 import pytest
 
 from curator.errors import ErrorCode, SourceError
-from curator.storage import HashingReader, open_blocks
+from curator.storage import HashingReader, expect_end, open_blocks
 from curator.storage.content_id import BLOCK_BYTES
 
 DATA = random.Random(6).randbytes(3 * BLOCK_BYTES + 12_345)
@@ -74,3 +74,17 @@ def test_a_source_that_became_shorter_is_an_error(n_bytes: int) -> None:
         pytest.raises(SourceError, match="differs from the analyzed bytes"),
     ):
         reader.read()
+
+
+def test_the_end_of_reads_is_announced_in_whole_blocks() -> None:
+    class Source(io.BytesIO):
+        expected_end = 0
+
+    source = Source(DATA)
+    opened = io.BufferedReader(source)  # type: ignore[type-var]
+    with open_blocks(lambda: opened, "film", n_bytes=len(DATA), hashes=HASHES) as reader:
+        for end, expected in (
+            (1, BLOCK_BYTES), (BLOCK_BYTES, BLOCK_BYTES), (len(DATA) - 1, len(DATA))
+        ):  # fmt: skip
+            expect_end(reader, end)
+            assert source.expected_end == expected

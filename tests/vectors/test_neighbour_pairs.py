@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from made_vectors import CELLS, FLAT, N_COPIES, OWNERS, PER_OWNER, VECTORS, N, m
 
 from curator.executor.corpus_work import CorpusWork
 from curator.storage import open_store
+from curator.storage.base import TRAFFIC
 from curator.vectors import cells, neighbour_pairs
+from curator.vectors.cells import CellReader, CellSegment, SegmentFacts
 from curator.vectors.neighbour_pairs import NeighbourSearch, VectorPairs, pair_units
 from curator.vectors.vector_index import IndexSettings, VectorIndex
 
@@ -104,6 +107,82 @@ def test_workers_read_a_stored_index(tmp_path: Path) -> None:
     opened = VectorIndex.of_stored(store, index.stored(store, "vectors"))
     assert len(pickle.dumps(opened.segments)) < 1000
     assert_same(found(opened, Shuffled(0), probes=5), whole)
+
+
+def bytes_of_cells(index: VectorIndex) -> list[int]:
+    return [int(n) * (index.settings.dim + 16) for n in index.cell_sizes()]
+
+
+def test_a_worker_receives_a_cell_of_a_bucket_once(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbour_pairs, "_FEW_PAIRS", 5_000)
+    monkeypatch.setattr(neighbour_pairs, "_UNIT_PAIRS", 5_000)
+    index = made_index(CELLS)
+    whole, store = found(index, probes=5), open_store(f"s3://{s3_bucket}")
+    listed = index.stored(store, "vectors")
+    received = {}
+    for kept_bytes in (cells.KEPT_BYTES, 0):
+        opened = VectorIndex.of_stored(store, listed)
+        units = pair_units(opened, since=0, probes=5)
+        assert len(units) > 2 * len(opened.centroids_CE)
+        monkeypatch.setattr(
+            neighbour_pairs, "CellReader", partial(CellReader, kept_bytes=kept_bytes)
+        )
+        TRAFFIC.clear()
+        assert_same(found(opened, probes=5), whole)
+        received[kept_bytes] = TRAFFIC["received_bytes"]
+    # Each unit reads its rows, and the worker each cell.
+    assert received[cells.KEPT_BYTES] == 2 * sum(bytes_of_cells(index))
+    assert received[0] > 5 * received[cells.KEPT_BYTES]
+
+
+def test_cells_are_kept_up_to_a_size_the_last_used_longest(s3_bucket: str) -> None:
+    index, store = made_index(CELLS, parts=2), open_store(f"s3://{s3_bucket}")
+    everything = CellReader(index.segments)
+    opened = VectorIndex.of_stored(store, index.stored(store, "vectors"))
+    largest, *others = np.argsort(index.cell_sizes())[::-1].tolist()
+    n_bytes = bytes_of_cells(index)
+    # Now the starts of segments are read, which do not count below.
+    assert opened.cell_sizes().sum() == N
+    reader = CellReader(opened.segments, n_bytes[largest] + n_bytes[others[0]])
+
+    def received(some: list[int]) -> int:
+        TRAFFIC.clear()
+        for vectors, expected in zip(reader(some), everything(some), strict=True):
+            assert all(map(np.array_equal, vectors, expected))
+        return TRAFFIC["received_bytes"]
+
+    assert received([largest, others[0]]) == n_bytes[largest] + n_bytes[others[0]]
+    assert received([others[0], largest]) == 0
+    assert received([others[1]]) == n_bytes[others[1]]
+    # The cell that was used longest ago gave way.
+    assert received([largest, others[1]]) == 0
+    assert received([others[0]]) == n_bytes[others[0]]
+    # A cell that is larger than the limit displaces nothing.
+    reader = CellReader(opened.segments, n_bytes[others[0]])
+    received([others[0]])
+    assert received([largest, others[0]]) == n_bytes[largest] > n_bytes[others[0]]
+    everywhere = list(range(len(n_bytes)))
+    assert received(everywhere) <= sum(n_bytes)
+    assert len(pickle.dumps(reader)) < 1500
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 1.3])
+def test_sixteen_workers_end_together_whatever_the_sizes_of_cells(exponent: float) -> None:
+    n_cells, n = 1000, 1_000_000
+    shares = np.arange(1, n_cells + 1) ** -exponent
+    sizes = np.rint(np.random.default_rng(0).permutation(shares / shares.sum() * n)).astype(int)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    facts = SegmentFacts(n=n, dim=32, first_cell=0, n_cells=n_cells, end_number=n)
+    centroids = np.random.default_rng(1).standard_normal((n_cells, 32)).astype(np.float32)
+    segments = [CellSegment(facts, None, starts)]
+    index = VectorIndex(CELLS, made_index(CELLS).projection, centroids, centroids[:1], segments)
+    loads = np.zeros(16)
+    for unit in pair_units(index, since=0, probes=8):
+        # The prediction misses a fifth.
+        loads[loads.argmin()] += unit.cost * np.exp(0.2 * np.sin(unit.begin))
+    assert loads.max() <= 1.1 * loads.mean()
 
 
 def test_only_new_vectors_and_owners_that_ask_look_for_others() -> None:

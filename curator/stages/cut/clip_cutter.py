@@ -76,9 +76,12 @@ from curator.stages.cut.copy_check import (
     give_up_ticks,
     refuse_request,
 )
+from curator.storage import expect_end
 
 EARLIER_S = (0.0, 2.0, 10.0)
 """Distances before a span to which attempts seek; the last attempt begins at the file's start."""
+AFTER_S = 1.0
+"""Time after a span within which a file may still store sound and frames of it."""
 SMALL_BYTES = 1 << 16
 """Smaller clips are not encoded again, because the index can take more bytes than the pictures."""
 MAX_COARSER = 10
@@ -366,6 +369,7 @@ class ClipCutter:
         if not request.is_seekable:
             yield from demuxed(container, [stream])
             return
+        self._expect_end(stream, request)
         for earlier_s in EARLIER_S:
             target = request.start_pts - round(earlier_s / request.time_base)
             try:
@@ -383,6 +387,13 @@ class ClipCutter:
         if first is not None:
             yield first
         yield from packets
+
+    def _expect_end(self, stream: av.video.stream.VideoStream, request: CutRequest) -> None:
+        """Lets the reader fetch no more than the span, by the index of the file."""
+        entries = stream.index_entries
+        after = request.end_pts + round(AFTER_S / request.time_base)
+        number = entries.search_timestamp(after, backward=False, any_frame=True)
+        expect_end(self.reader, entries[number].pos if number >= 0 else self.n_bytes)
 
     def _encoded(self, request: CutRequest, sps_id: int | None = None) -> CutClip:
         """Encodes the clip. Encodes it again if it is large compared with the source."""
@@ -482,6 +493,7 @@ class ClipCutter:
         )
         self._report = frames.report
         if earlier_s is not None:
+            self._expect_end(stream, request)
             target = request.start_pts - round(earlier_s / frames.time_base)
             try:
                 container.seek(target, stream=stream, backward=True)

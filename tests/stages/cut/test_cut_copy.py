@@ -610,3 +610,35 @@ def test_a_span_ends_where_nothing_beyond_is_needed(
         span = pick()
         assert (span.first, span.end) == expected
         assert span.n_frames == len(span.packets) == len(span.positions)
+
+
+class _Announced(io.BytesIO):
+    """A source that notes where reads are expected to end."""
+
+    expected_end: int | None = None
+
+
+@pytest.mark.parametrize("mode", ["auto", "encode"])
+def test_a_cut_announces_the_end_of_its_span_so_that_nothing_after_it_is_fetched(
+    tmp_path: Path, mode: str
+) -> None:
+    film = tmp_path / "film.mp4"
+    _film(film, PYRAMID)
+    source, config = _Announced(film.read_bytes()), CutConfig.model_validate({"mode": mode})
+    with av.open(str(film)) as container:
+        stream = container.streams.video[0]
+        positions = {packet.pts: packet.pos for packet in container.demux(stream) if packet.size}
+    times = sorted(positions)
+    cutter = cutter_of(film, config)
+    cutter.reader = io.BufferedReader(source)  # type: ignore[type-var]
+    with cutter:
+        for start, end in ((12, 36), (48, 72), (96, N)):
+            cutter.cut(request_of(film, start, end))
+            announced = source.expected_end
+            if end == N:
+                assert announced == film.stat().st_size
+                continue
+            assert announced is not None
+            assert all(positions[time] < announced for time in times[start:end])
+            # A second later, and what the pyramid reorders.
+            assert announced <= positions[times[min(end + 34, N - 1)]]
