@@ -10,9 +10,10 @@ to an earlier key frame. The last attempt decodes from the start of the file.
 
 import hashlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, repeat
 from typing import Any, BinaryIO, Self, TypeVar
@@ -44,7 +45,14 @@ from curator.media.decode import (
     FrameReader,
     declared_colours,
 )
-from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without
+from curator.media.encode import (
+    Encoder,
+    EncodeSettings,
+    Mp4Encoder,
+    Upright,
+    encode_mp4,
+    refuse_without,
+)
 from curator.media.packet_copy import (
     CannotCopyError,
     VideoPacket,
@@ -68,6 +76,8 @@ MAX_COARSER = 10
 """Maximum increase of the CRF for a clip that is too large; it divides the size by about three."""
 
 
+_NotCopied = tuple[NotCopied | None, int | None]
+"""Why a clip cannot be copied, and how many frames the copy would have."""
 _Made = TypeVar("_Made")
 _Pictures = tuple[Upright, Iterator[av.video.frame.VideoFrame]]
 """The converter of a clip's frames, which knows their size, and the frames for the encoder."""
@@ -101,6 +111,10 @@ class ClipCutter:
 
     def __post_init__(self) -> None:
         """Refuses an encoder that is not available."""
+        self._ahead: dict[str, CutClip | _NotCopied] = {}
+        """Results of clips that were tried together with others: copies, or why there is none."""
+        self._encoded_ahead: dict[str, CutClip] = {}
+        self._n_decoded = 0
         self._container: av.container.InputContainer | None = None
         self._still: StillImage | None = None
         self._report = DecodeReport()
@@ -132,29 +146,42 @@ class ClipCutter:
         self._container = None
         self._stack.close()
 
-    def cut(self, request: CutRequest) -> CutClip:
+    @property
+    def n_decoded(self) -> int:
+        """Number of frames of the source that were decoded so far."""
+        return self._n_decoded + self._report.n_frames
+
+    def cut(
+        self,
+        request: CutRequest,
+        others: Sequence[CutRequest] = (),
+        frame_pts: NDArray[np.int64] | None = None,
+    ) -> CutClip:
         """Copies one clip if the recipe and the source allow a copy; otherwise encodes the clip.
 
         A still image is copied if its file shows what the clip must show.
+
+        Args:
+            request: The clip.
+            others: Clips that are cut next. If this clip is encoded, those of them that cannot be
+                copied are encoded from the same decode.
+            frame_pts: Timestamps of all frames of the source; None without `others`.
 
         Raises:
             CutError: The frames of the span cannot be decoded again, or the written clip differs
                 from the request.
             SourceError: The source is no longer readable.
         """
-        # Not the error itself, which would keep the packets of the copy during the encode.
-        not_copied, copy_frames = None, None
         if self.is_image:
             return self._trying(request, lambda pictures: self._image(request, pictures))
-        if self.pixels:
-            not_copied = NotCopied.PIXELS_CHANGED
-        elif self.config.mode == "auto":
-            try:
-                return self._copied(request)
-            except CannotCopyError as error:
-                not_copied, copy_frames = error.reason, error.n_frames
+        copied = self._copy_of(request)
+        if isinstance(copied, CutClip):
+            return copied
+        is_new = request.clip_id not in self._encoded_ahead
+        if others and is_new and not self.pixels and frame_pts is not None:
+            self._encode_together([request, *others], frame_pts)
         clip = self._encoded(request)
-        clip.not_copied, clip.copy_frames = not_copied, copy_frames
+        clip.not_copied, clip.copy_frames = copied
         start = request.frame_pts[0] * request.time_base - picture_delay(request)
         try:
             clip.mp4, clip.audio = self._with_audio(clip.mp4, request, start, clip.n_frames)
@@ -162,6 +189,60 @@ class ClipCutter:
             raise CutError(f"{self.uri}: clip {request.clip_id}: audio: {error}") from error
         self._verify(clip, request)
         return clip
+
+    def _copy_of(self, request: CutRequest) -> CutClip | _NotCopied:
+        """Returns a copy of a clip, or why there is none."""
+        if (known := self._ahead.pop(request.clip_id, None)) is not None:
+            return known
+        if self.pixels:
+            return NotCopied.PIXELS_CHANGED, None
+        if self.config.mode != "auto":
+            return None, None
+        try:
+            return self._copied(request)
+        except CannotCopyError as error:
+            # Not the error itself, which would keep the packets of the copy during the encode.
+            return error.reason, error.n_frames
+
+    def _encode_together(
+        self, requests: Sequence[CutRequest], frame_pts: NDArray[np.int64]
+    ) -> None:
+        """Encodes clips in one decode, from the first frame of the first clip on.
+
+        Stops at the first frame that is not as expected. The clips that end later are then decoded
+        one by one, so what a clip shows never depends on the other clips.
+        """
+        lacking = [requests[0]]
+        for request in requests[1:]:
+            # A failure is the other clip's own, and occurs again when it is cut.
+            with suppress(CutError):
+                self._ahead[request.clip_id] = copied = self._copy_of(request)
+                if not isinstance(copied, CutClip) and request.clip_id not in self._encoded_ahead:
+                    lacking.append(request)
+        waiting = deque(sorted(lacking, key=lambda request: int(request.frame_pts[0])))
+        if len(waiting) < 2:
+            return
+        first, last = waiting[0].frame_pts[0], max(int(one.frame_pts[-1]) for one in waiting)
+        span = frame_pts[np.searchsorted(frame_pts, first) : np.searchsorted(frame_pts, last) + 1]
+        whole = replace(waiting[0], frame_pts=span)
+        encodes: list[_Encode] = []
+        try:
+            with ExitStack() as stack:
+                for frame in self._exact(whole, EARLIER_S[0]):
+                    while waiting and waiting[0].frame_pts[0] <= frame.pts:
+                        request = waiting.popleft()
+                        upright, settings = self._upright(request, frame), self._settings()
+                        encode = _Encode(request, upright, settings, stack)
+                        encodes.append(encode)
+                    for encode in encodes:
+                        encode.push(frame)
+                    for encode in [one for one in encodes if one.is_complete]:
+                        encodes.remove(encode)
+                        mp4, n_frames = encode.finish()
+                        clip = self._clip(encode.request, encode.upright, mp4, n_frames)
+                        self._encoded_ahead[clip.clip_id] = clip
+        except (WrongFramesError, CutError, av.error.FFmpegError):
+            self._close()
 
     def _image(self, request: CutRequest, pictures: _Pictures) -> CutClip:
         upright, frames = pictures
@@ -317,7 +398,9 @@ class ClipCutter:
 
     def _encoded(self, request: CutRequest) -> CutClip:
         """Encodes the clip. Encodes it again if it is large compared with the source."""
-        encoded = self._at_quality(request, self.config.crf)
+        encoded = self._encoded_ahead.pop(request.clip_id, None)
+        if encoded is None:
+            encoded = self._at_quality(request, self.config.crf)
         factor, density = self.config.max_size_factor, request.source_bits_per_pixel
         if factor is None or density is None:
             return encoded
@@ -335,30 +418,44 @@ class ClipCutter:
 
         def encode(pictures: _Pictures) -> CutClip:
             upright, frames = pictures
-            preset = self.config.preset
+            settings = self._settings(crf)
             mp4, n_frames = encode_mp4(
                 frames,
                 width=upright.width,
                 height=upright.height,
                 fps=request.fps,
-                settings=EncodeSettings(crf=crf, preset=preset, encoder=self._encoder),
+                settings=settings,
             )
-            return CutClip(
-                clip_id=request.clip_id,
-                mp4=mp4,
-                cut_mode="encode",
-                first=0,
-                end=len(request.frame_pts),
-                n_frames=n_frames,
-                fps=request.fps,
-                width=upright.width,
-                height=upright.height,
-                crf=crf,
-                audio="dropped",
-                format="mp4",
-            )
+            return self._clip(request, upright, mp4, n_frames, crf)
 
         return self._trying(request, encode)
+
+    def _settings(self, crf: int | None = None) -> EncodeSettings:
+        crf = self.config.crf if crf is None else crf
+        return EncodeSettings(crf=crf, preset=self.config.preset, encoder=self._encoder)
+
+    def _clip(
+        self,
+        request: CutRequest,
+        upright: Upright,
+        mp4: bytes,
+        n_frames: int,
+        crf: int | None = None,
+    ) -> CutClip:
+        return CutClip(
+            clip_id=request.clip_id,
+            mp4=mp4,
+            cut_mode="encode",
+            first=0,
+            end=len(request.frame_pts),
+            n_frames=n_frames,
+            fps=request.fps,
+            width=upright.width,
+            height=upright.height,
+            crf=self.config.crf if crf is None else crf,
+            audio="dropped",
+            format="mp4",
+        )
 
     def _trying(self, request: CutRequest, make: Callable[[_Pictures], _Made]) -> _Made:
         """Returns the result of `make` for the first attempt that gives the right frames."""
@@ -380,7 +477,8 @@ class ClipCutter:
             return made
         raise AssertionError("the last attempt returns or raises")
 
-    def _pictures(self, request: CutRequest, earlier_s: float | None) -> _Pictures:
+    def _exact(self, request: CutRequest, earlier_s: float | None) -> Iterator[DecodedFrame]:
+        """Seeks, and yields the frames of a clip; raises `WrongFramesError` if they are others."""
         if earlier_s is None:
             self._close()
         container = self._opened()
@@ -396,6 +494,7 @@ class ClipCutter:
             still=self._still,
             convert=as_frame,
         )
+        self._n_decoded += self._report.n_frames
         self._report = frames.report
         if earlier_s is not None:
             target = request.start_pts - round(earlier_s / frames.time_base)
@@ -403,10 +502,23 @@ class ClipCutter:
                 container.seek(target, stream=stream, backward=True)
             except av.error.FFmpegError as error:
                 raise WrongFramesError(f"cannot seek to {target}") from error
-        exact = self._followed(
+        yield from self._followed(
             exact_frames(frames, request, tolerant=earlier_s is None), frames.time_base
         )
+
+    def _pictures(self, request: CutRequest, earlier_s: float | None) -> _Pictures:
+        exact = self._exact(request, earlier_s)
         first = next(exact)
+        upright = self._upright(request, first)
+        pictures = at_constant_rate(upright, chain([first], exact), frame_plan(request))
+        for stage in self.pixels:
+            pictures = changed_pixels(
+                stage, pictures, request.clip_id, request.fps, is_rgb=self.is_image
+            )
+        return upright, pictures
+
+    def _upright(self, request: CutRequest, first: DecodedFrame) -> Upright:
+        """Returns the converter of a clip's frames, of which `first` is the first one."""
         aspect, crop = request.pixel_aspect, request.crop
         if crop is None:
             coded = (first.picture.width, first.picture.height)
@@ -418,7 +530,7 @@ class ClipCutter:
                 f"{self.uri}: clip {request.clip_id} is {size[0]}x{size[1]} px; video in 4:2:0 "
                 "takes 2x2 at least; reject the clip with filters.short_side_px.min"
             )
-        upright = Upright(
+        return Upright(
             *size,
             rotation_deg=request.rotation_deg,
             is_mirrored=request.is_mirrored,
@@ -427,12 +539,6 @@ class ClipCutter:
             cover=request.size,
             is_still=self.is_image,
         )
-        pictures = at_constant_rate(upright, chain([first], exact), frame_plan(request))
-        for stage in self.pixels:
-            pictures = changed_pixels(
-                stage, pictures, request.clip_id, request.fps, is_rgb=self.is_image
-            )
-        return upright, pictures
 
     def _followed(
         self, frames: Iterator[DecodedFrame], time_base: Fraction
@@ -465,6 +571,44 @@ _SUFFIXES: dict[StillFormat, ClipFormat] = {"jpeg": "jpg", "png": "png", "webp":
 """Formats of still images that trainers read, with the suffixes of their files."""
 _BT709, _LIMITED, _FULL = 1, 1, 2
 """FFmpeg's numbers for the colour matrix and the ranges."""
+
+
+class _Encode:
+    """A clip that is encoded while its source is decoded for several clips."""
+
+    def __init__(
+        self, request: CutRequest, upright: Upright, settings: EncodeSettings, stack: ExitStack
+    ) -> None:
+        self.request, self.upright = request, upright
+        plan = np.bincount(frame_plan(request), minlength=len(request.frame_pts))
+        self._times = iter(plan.tolist())
+        self._n_left = len(request.frame_pts)
+        self._encoder = stack.enter_context(
+            Mp4Encoder(
+                width=upright.width, height=upright.height, fps=request.fps, settings=settings
+            )
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all frames of the clip were pushed."""
+        return self._n_left == 0
+
+    def push(self, frame: DecodedFrame) -> None:
+        """Takes the next source frame of the clip."""
+        self._n_left -= 1
+        self._add(self.upright.push(frame.picture))
+
+    def finish(self) -> tuple[bytes, int]:
+        """Ends the clip, and releases its encoder; returns the MP4 and its number of frames."""
+        self._add(self.upright.flush())
+        with self._encoder as encoder:
+            return encoder.finish()
+
+    def _add(self, pictures: Iterable[VideoFrame]) -> None:
+        for picture, times in zip(pictures, self._times, strict=False):
+            for _ in range(times):
+                self._encoder.add(picture)
 
 
 class WrongFramesError(Exception):
