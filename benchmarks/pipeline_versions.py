@@ -56,9 +56,7 @@ def decisions(out: Path) -> dict[str, Decision]:
         for clip in clips
     }
     # A source without clips counts too.
-    return found | {
-        name_of[row["source_id"]]: (row.get("error_code"), None) for row in sources
-    }
+    return found | {name_of[row["source_id"]]: (row.get("error_code"), None) for row in sources}
 
 
 def run_in(checkout: Path, films: list[str], out: Path) -> Cost:

@@ -18,6 +18,7 @@ from fractions import Fraction
 from functools import cache
 from math import floor
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal, Self
 
 import av
@@ -235,8 +236,14 @@ class Mp4Encoder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A full disk has another error.
+        self._stack.__exit__(kind, error, trace)
 
     def add(self, picture: av.VideoFrame) -> None:
         """Encodes the next frame, an upright yuv420p frame; replaces its timestamp."""

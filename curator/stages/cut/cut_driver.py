@@ -370,12 +370,16 @@ class Cutting:
         self.progress.foresee(self.stage.step, seen.work_s)
 
     def _typical_s(self, source: SourceRef) -> float:
-        own, size = (source.width, source.height), self._config.size
-        width, height = size if isinstance(size, tuple) else own
-        n_pixels = source.n_pixels or FULL_HD
-        if width is not None and height is not None:
-            n_pixels = width * height
-        return typical_cut_s(source, n_pixels, may_copy=self._may_copy(source, width, height))
+        config, own = self._config, (source.width, source.height)
+        work_s = 0.0
+        for size in config.sizes or (config.one_size,):
+            width, height = size if isinstance(size, tuple) else own
+            n_pixels = source.n_pixels or FULL_HD
+            if width is not None and height is not None:
+                n_pixels = width * height
+            may_copy = self._may_copy(source, width, height)
+            work_s += typical_cut_s(source, n_pixels, may_copy=may_copy)
+        return work_s
 
     def _work_s(self, clip: ClipRow, source: SourceRef) -> float:
         seen = self.foreseen
@@ -384,14 +388,20 @@ class Cutting:
         return CLIP_S + share * encode_s(clip.n_frames, clip.width * clip.height)
 
     def _may_copy_clip(self, clip: ClipRow, source: SourceRef) -> bool:
-        return clip.crop_x is None and self._may_copy(source, clip.width, clip.height)
+        is_sized = clip.output_size is not None
+        return clip.crop_x is None and self._may_copy(
+            source, clip.width, clip.height, is_sized=is_sized
+        )
 
-    def _may_copy(self, source: SourceRef, width: int | None, height: int | None) -> bool:
+    def _may_copy(
+        self, source: SourceRef, width: int | None, height: int | None, *, is_sized: bool = False
+    ) -> bool:
         """Returns whether settings and header allow a copy."""
         config = self._config
         if config.mode != "auto" or self.stage.pixels or config.rate is not None:
             return False
-        if config.size is not None and (width, height) != (source.width, source.height):
+        has_size = config.size is not None or is_sized
+        if has_size and (width, height) != (source.width, source.height):
             return False
         return source.codec in config.copy_codecs and source.pixel_format in (None, "yuv420p")
 
@@ -529,8 +539,10 @@ class Cutting:
             span=Span(start_frame=clip.start_frame, end_frame=clip.end_frame, shot=clip.shot),
             min_frames=self._least(*(getattr(clip, name) for name in _FORM)),
             crop=_crop_of(clip),
-            # With `cut.size`, the row already has the size to write.
-            size=None if self._config.size is None else (clip.width, clip.height),
+            # If the recipe sets a size, the row already has the size to write.
+            size=(clip.width, clip.height)
+            if self._config.size is not None or clip.output_size is not None
+            else None,
             note=then.note(clip) if then is not None else None,
             work_s=self._work_s(clip, sources[clip.source_id]),
             window=None
@@ -562,7 +574,7 @@ class Cutting:
 
         Clips that the last run rejected after it wrote them have no `name`.
         """
-        columns = ("clip_id", *_FORM, *CROP_COLUMNS)
+        columns = ("clip_id", *_FORM, *CROP_COLUMNS, "output_size")
         kept = clips.table(fields_of(clips.schema, columns))
         kept = take_rows(kept, pa.array(clips.kept_numbers()))
         rows, own_tables = KeyIndex(kept["clip_id"]), []
@@ -605,10 +617,12 @@ class Cutting:
         `min_frames` and the crop depend on settings outside of the fingerprint of `cuts`, so a
         change of these settings repeats only the clips that it affects.
         """
-        same = CROP_COLUMNS if self._config.size is None else (*CROP_COLUMNS, "width", "height")
         is_same = np.logical_and.reduce(
-            [_filled(clips[name]) == _filled(stored[name]) for name in same]
+            [_filled(clips[name]) == _filled(stored[name]) for name in CROP_COLUMNS]
         )
+        is_sized = clips["output_size"].is_valid().to_numpy() | (self._config.size is not None)
+        for name in ("width", "height"):
+            is_same &= ~is_sized | (_filled(clips[name]) == _filled(stored[name]))
         forms = list(zip(*(clips[name].to_pylist() for name in _FORM), strict=True))
         least_of = {form: self._least(*form) for form in set(forms)}
         least = np.array([least_of[form] for form in forms])

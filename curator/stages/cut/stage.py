@@ -182,9 +182,14 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         return (av.library_versions["libavcodec"], *pixel_fingerprints(self.pixels))
 
     def settings(self) -> dict[str, object]:
-        """Returns the settings that change results."""
+        """Returns the settings that change results.
+
+        A list of sizes does not: the id of a clip has its size, so another size leaves the others.
+        """
         decides = {"enlarge", "most_cropped", "most_repeated"}
-        return self.config.cut.model_dump(mode="json", exclude={"verify_share", *decides})
+        cut = self.config.cut
+        settings = cut.model_dump(mode="json", exclude={"verify_share", *decides})
+        return settings | ({"size": None} if cut.sizes else {})
 
     def preflight(self) -> None:
         """Checks what the stages that change pixels need."""

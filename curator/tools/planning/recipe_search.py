@@ -155,10 +155,10 @@ class _Search:
         sizes: dict[tuple[int, float | None], tuple[WindowConfig]] = {}
         for at in range(len(self._watchers)):
             for one in sorted(order, key=lambda w, at=at: -self._tried(w).well[at])[:2]:  # type: ignore[misc]
-                sizes.setdefault(one[0].size, one)
+                sizes.setdefault(one[0].form[:2], one)
         # Every second place is for a rate that is not yet among them, or a length far off.
         for one in order:
-            sizes.setdefault(one[0].size, one)
+            sizes.setdefault(one[0].form[:2], one)
         return list(sizes.values())[:n]
 
     def _rates(self) -> list[str | None]:
