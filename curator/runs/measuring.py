@@ -131,7 +131,7 @@ def remainders(
                 start_s=row["part_start_s"],
                 end_s=row["part_end_s"],
                 within=span_of(row),
-                output_px=parsed_size(size) if (size := row.get("output_size")) else None,
+                output_px=parsed_size(size) if (size := row["output_size"]) else None,
             )
             by_source.setdefault(row["source_id"], []).append(part)
         units: list[ProposedUnit] = []
