@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from curator.buckets import BucketClasses, cover_factor, covered_size
 from curator.cut_requests import frame_plan
 from curator.frame_size import parsed_size
+from curator.records.clips import Resized
+from curator.records.columns import field_names
 from curator.records.cuts import CutRequest
 from curator.records.sources import Medium
 
@@ -82,9 +84,11 @@ def as_written(clips: "pa.Table", cut: FormSettings, shard: BucketClasses) -> "p
     `cut.most_repeated` forbids are rejected. Buckets depend on the written form; scores, which the
     rules use, stay those of the source. Windows have their rate and frames already.
     """
-    has_sizes = _OWN in clips.column_names and clips[_OWN].null_count < clips.num_rows
-    is_sized = has_sizes or cut.one_size is not None
-    if not is_sized and cut.rate is None and cut.length_frames is None:
+    may_have_size = _OWN in clips.column_names
+    is_sized = cut.one_size is not None or (
+        may_have_size and clips[_OWN].null_count < clips.num_rows
+    )
+    if not (is_sized or may_have_size or cut.rate is not None or cut.length_frames is not None):
         return clips
     # A sandbox imports this module without Arrow.
     import pyarrow as pa
@@ -101,6 +105,9 @@ def as_written(clips: "pa.Table", cut: FormSettings, shard: BucketClasses) -> "p
     n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
     if is_sized:
         add(**_sizes(clips, cut.one_size, shard))
+    elif may_have_size:
+        # All blocks of clips have the same columns.
+        add(**dict.fromkeys(field_names(Resized), np.full(clips.num_rows, np.nan)))
     if cut.rate is not None:
         n_frames, rates = _frames_at(cut.rate, clips, cut.length_frames)
         is_still = np.asarray(pc.equal(clips["medium"], str(Medium.IMAGE)).fill_null(False))

@@ -11,7 +11,7 @@ to an earlier key frame. The last attempt decodes from the start of the file.
 import hashlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -113,7 +113,8 @@ class ClipCutter:
         """Refuses an encoder that is not available."""
         self._ahead: dict[str, CutClip | _NotCopied] = {}
         """Results of clips that were tried together with others: copies, or why there is none."""
-        self._encoded_ahead: dict[str, CutClip] = {}
+        self._encoded_ahead: dict[str, tuple[CutClip, bool]] = {}
+        """Clips that were encoded together with others, and whether they need no coarser encode."""
         self._n_decoded = 0
         self._container: av.container.InputContainer | None = None
         self._still: StillImage | None = None
@@ -219,30 +220,58 @@ class ClipCutter:
                 self._ahead[request.clip_id] = copied = self._copy_of(request)
                 if not isinstance(copied, CutClip) and request.clip_id not in self._encoded_ahead:
                     lacking.append(request)
-        waiting = deque(sorted(lacking, key=lambda request: int(request.frame_pts[0])))
-        if len(waiting) < 2:
+        if len(lacking) < 2:
             return
+        made = self._from_one_decode(lacking, frame_pts)
+        crfs = {
+            request.clip_id: crf
+            for request in lacking
+            if (clip := made.get(request.clip_id)) is not None
+            and (crf := self._coarser(request, clip)) is not None
+        }
+        large = [request for request in lacking if request.clip_id in crfs]
+        again = self._from_one_decode(large, frame_pts, crfs) if len(large) > 1 else {}
+        for clip_id, clip in made.items():
+            coarse = again.get(clip_id)
+            is_final = coarse is not None or clip_id not in crfs
+            self._encoded_ahead[clip_id] = _smaller(clip, coarse), is_final
+
+    def _from_one_decode(
+        self,
+        requests: Sequence[CutRequest],
+        frame_pts: NDArray[np.int64],
+        crfs: Mapping[str, int] | None = None,
+    ) -> dict[str, CutClip]:
+        """Encodes clips from one decode; returns those that end before the first wrong frame.
+
+        `crfs` has the quality by clip id; None is the recipe's.
+        """
+        waiting = deque(sorted(requests, key=lambda request: int(request.frame_pts[0])))
         first, last = waiting[0].frame_pts[0], max(int(one.frame_pts[-1]) for one in waiting)
         span = frame_pts[np.searchsorted(frame_pts, first) : np.searchsorted(frame_pts, last) + 1]
         whole = replace(waiting[0], frame_pts=span)
         encodes: list[_Encode] = []
+        made: dict[str, CutClip] = {}
         try:
             with ExitStack() as stack:
                 for frame in self._exact(whole, EARLIER_S[0]):
                     while waiting and waiting[0].frame_pts[0] <= frame.pts:
                         request = waiting.popleft()
-                        upright, settings = self._upright(request, frame), self._settings()
-                        encode = _Encode(request, upright, settings, stack)
-                        encodes.append(encode)
+                        crf = self.config.crf if crfs is None else crfs[request.clip_id]
+                        upright = self._upright(request, frame)
+                        encodes.append(_Encode(request, upright, self._settings(crf), stack))
                     for encode in encodes:
                         encode.push(frame)
                     for encode in [one for one in encodes if one.is_complete]:
                         encodes.remove(encode)
                         mp4, n_frames = encode.finish()
-                        clip = self._clip(encode.request, encode.upright, mp4, n_frames)
-                        self._encoded_ahead[clip.clip_id] = clip
+                        clip = self._clip(
+                            encode.request, encode.upright, mp4, n_frames, encode.settings.crf
+                        )
+                        made[clip.clip_id] = clip
         except (WrongFramesError, CutError, av.error.FFmpegError):
             self._close()
+        return made
 
     def _image(self, request: CutRequest, pictures: _Pictures) -> CutClip:
         upright, frames = pictures
@@ -398,49 +427,45 @@ class ClipCutter:
 
     def _encoded(self, request: CutRequest) -> CutClip:
         """Encodes the clip. Encodes it again if it is large compared with the source."""
-        encoded = self._encoded_ahead.pop(request.clip_id, None)
+        encoded, is_final = self._encoded_ahead.pop(request.clip_id, (None, False))
         if encoded is None:
             encoded = self._at_quality(request, self.config.crf)
+        crf = None if is_final else self._coarser(request, encoded)
+        return encoded if crf is None else _smaller(encoded, self._at_quality(request, crf))
+
+    def _coarser(self, request: CutRequest, encoded: CutClip) -> int | None:
+        """Returns the CRF for a clip that is large compared with the source; None for others."""
         factor, density = self.config.max_size_factor, request.source_bits_per_pixel
         if factor is None or density is None:
-            return encoded
+            return None
         most = factor * density / 8 * encoded.width * encoded.height * encoded.n_frames
         if len(encoded.mp4) <= max(most, SMALL_BYTES):
-            return encoded
+            return None
         # Sizes halve with every 6 steps of the CRF on x264's scale.
         coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
-        crf = min(51, self.config.crf + min(coarser, MAX_COARSER))
-        again = self._at_quality(request, crf)
-        return again if len(again.mp4) < len(encoded.mp4) else encoded
+        return min(51, self.config.crf + min(coarser, MAX_COARSER))
 
     def _at_quality(self, request: CutRequest, crf: int) -> CutClip:
         """Encodes the clip without audio."""
 
         def encode(pictures: _Pictures) -> CutClip:
             upright, frames = pictures
-            settings = self._settings(crf)
             mp4, n_frames = encode_mp4(
                 frames,
                 width=upright.width,
                 height=upright.height,
                 fps=request.fps,
-                settings=settings,
+                settings=self._settings(crf),
             )
             return self._clip(request, upright, mp4, n_frames, crf)
 
         return self._trying(request, encode)
 
-    def _settings(self, crf: int | None = None) -> EncodeSettings:
-        crf = self.config.crf if crf is None else crf
+    def _settings(self, crf: int) -> EncodeSettings:
         return EncodeSettings(crf=crf, preset=self.config.preset, encoder=self._encoder)
 
     def _clip(
-        self,
-        request: CutRequest,
-        upright: Upright,
-        mp4: bytes,
-        n_frames: int,
-        crf: int | None = None,
+        self, request: CutRequest, upright: Upright, mp4: bytes, n_frames: int, crf: int
     ) -> CutClip:
         return CutClip(
             clip_id=request.clip_id,
@@ -452,7 +477,7 @@ class ClipCutter:
             fps=request.fps,
             width=upright.width,
             height=upright.height,
-            crf=self.config.crf if crf is None else crf,
+            crf=crf,
             audio="dropped",
             format="mp4",
         )
@@ -579,7 +604,7 @@ class _Encode:
     def __init__(
         self, request: CutRequest, upright: Upright, settings: EncodeSettings, stack: ExitStack
     ) -> None:
-        self.request, self.upright = request, upright
+        self.request, self.upright, self.settings = request, upright, settings
         plan = np.bincount(frame_plan(request), minlength=len(request.frame_pts))
         self._times = iter(plan.tolist())
         self._n_left = len(request.frame_pts)
@@ -609,6 +634,10 @@ class _Encode:
         for picture, times in zip(pictures, self._times, strict=False):
             for _ in range(times):
                 self._encoder.add(picture)
+
+
+def _smaller(clip: CutClip, other: CutClip | None) -> CutClip:
+    return other if other is not None and len(other.mp4) < len(clip.mp4) else clip
 
 
 class WrongFramesError(Exception):
