@@ -4,10 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 from made_cuts import cutter_of
 from numbered_films import numbered_film
+from samples import framed
 
 from curator.cut_requests import cut_request, windowed
 from curator.dataset.output_form import as_output
@@ -17,7 +22,14 @@ from curator.records.sources import SourceRef
 from curator.records.tracks import Track
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
-from curator.stages.cut.stage import ClipToCut, CutItem, decoded_together
+from curator.stages.cut.cut_driver import pieces_of_footage
+from curator.stages.cut.stage import (
+    ClipToCut,
+    CutItem,
+    CutStage,
+    CutStageConfig,
+    decoded_together,
+)
 
 CONFIG = CutConfig(preset="ultrafast", max_size_factor=None)
 LARGE, SMALL = (128, 96), (64, 48)
@@ -131,3 +143,58 @@ def test_few_encoders_are_open_at_a_time(tmp_path: Path) -> None:
     wide = replace(track, width=7680, height=2160)
     items = decoded_together(items_of(wide, [(0, 30)] * 3), CONFIG)
     assert [len(item.others) for item in items] == [1, 0, 0]
+
+
+def test_coarser_encodes_share_a_second_decode(tmp_path: Path) -> None:
+    path = tmp_path / "starved.mp4"
+    rng = np.random.default_rng(0)
+    noisy = (
+        np.clip(picture + rng.normal(0, 20, picture.shape), 0, 255).astype(np.uint8)
+        for picture in moving_texture(40, width_px=320, height_px=180)
+    )
+    write_video(path, noisy, fps=Fraction(30), options={"crf": "34"})
+    track = framed(path)
+    sizes = (None, (240, 136), (240, 180))
+    whole = Span(start_frame=0, end_frame=40, shot=0)
+    requests = [as_output(cut_request(track, f"{size}", whole), size=size) for size in sizes]
+    config = CutConfig(mode="encode", preset="ultrafast", crf=10, max_size_factor=2.0)
+    apart, together = cutter_of(path, config), cutter_of(path, config)
+    expected = [apart.cut(request) for request in requests]
+    assert all(clip.crf is not None and clip.crf > 10 for clip in expected)
+    assert cut_all(together, requests, track) == expected
+    assert (together.n_decoded, apart.n_decoded) == (80, 240)
+
+
+def test_a_clip_is_tried_again_without_others(tmp_path: Path) -> None:
+    """Pins that a clip does not fail for another one that ends its worker."""
+    track = numbered_film(tmp_path / "film.mp4", "25", N, GOP)
+    first, _ = decoded_together(items_of(track, [(0, 30)] * 2), CONFIG)
+    stage = CutStage(CutStageConfig(cut=CONFIG, max_pixels=1))
+    assert len(first.others) == 1
+    assert stage.limit_s(first) == 2 * stage.limit_s(stage.retried(first))
+    assert stage.retried(first).others == ()
+
+
+def clip_row(source: str, start: int, end: int) -> SimpleNamespace:
+    return SimpleNamespace(
+        source_id=source, start_frame=start, end_frame=end, start_s=start / 25, end_s=end / 25
+    )
+
+
+def test_clips_of_the_same_footage_are_one_piece() -> None:
+    """Pins that a unit does not divide them, and that their footage counts once."""
+    rows = [
+        clip_row("b", 0, 50), clip_row("b", 50, 100), clip_row("a", 0, 25), clip_row("b", 0, 40),
+        clip_row("b", 80, 125), clip_row("b", 50, 100), clip_row("a", 30, 55),
+    ]  # fmt: skip
+    pieces = [
+        ([(row.source_id, row.start_frame, row.end_frame) for row in piece], seconds)
+        for piece, seconds in pieces_of_footage(rows)  # type: ignore[arg-type]
+    ]
+    assert pieces == [
+        ([("b", 0, 50), ("b", 0, 40)], 2.0),
+        ([("b", 50, 100), ("b", 50, 100)], 2.0),
+        ([("b", 80, 125)], 1.0),
+        ([("a", 0, 25)], 1.0),
+        ([("a", 30, 55)], 1.0),
+    ]
