@@ -129,7 +129,7 @@ class _Search:
                 singles.append((near,))
         pool = [windows[0] for windows in self._top(singles, PAIRED, by_size=True)]
         for pair in combinations(pool, 2):
-            if pair[0].size != pair[1].size:
+            if pair[0].form != pair[1].form:
                 self._tried(pair)
         for fps in (None, *(rate for rate in self._rates() if rate is not None)):
             for max_s in self._max_lengths():

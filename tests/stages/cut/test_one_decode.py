@@ -188,7 +188,7 @@ def test_clips_of_the_same_footage_are_one_piece() -> None:
         clip_row("b", 80, 125), clip_row("b", 50, 100), clip_row("a", 30, 55),
     ]  # fmt: skip
     pieces = [
-        ([(row.source_id, row.start_frame, row.end_frame) for row in piece], seconds)
+        ([(row.source_id, row.start_frame, row.end_frame) for row in piece], round(seconds, 6))
         for piece, seconds in pieces_of_footage(rows)  # type: ignore[arg-type]
     ]
     assert pieces == [
