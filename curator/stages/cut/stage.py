@@ -342,11 +342,10 @@ def decoded_together(items: Sequence[CutItem], cut: CutConfig) -> list[CutItem]:
     ends: list[int] = []
     for item in items:
         track, start = item.track, item.clip.span.start_frame
-        n_frames = len(request_of(item.clip, track, cut).frame_pts)
-        is_seekable = Note.TIMES_START_AGAIN not in track.notes and not item.clip.source.is_image
+        n_frames = _n_source_frames(item, cut)
         if not (
-            is_seekable
-            and groups
+            groups
+            and n_frames > 0
             and groups[-1][0].track is track
             and start >= groups[-1][-1].clip.span.start_frame
             and not np.any(track.frame_flags[max(ends) : start + 1] & KEY)
@@ -362,6 +361,16 @@ def decoded_together(items: Sequence[CutItem], cut: CutConfig) -> list[CutItem]:
         for group in groups
         for number, item in enumerate(group, 1)
     ]
+
+
+def _n_source_frames(item: CutItem, cut: CutConfig) -> int:
+    """Returns the frames that are decoded for a clip; 0 for a clip that is decoded by itself."""
+    if Note.TIMES_START_AGAIN in item.track.notes or item.clip.source.is_image:
+        return 0
+    try:
+        return len(request_of(item.clip, item.track, cut).frame_pts)
+    except Exception:  # noqa: BLE001 - `process` fails the clip, with the traceback
+        return 0
 
 
 def _n_at_once(ends: Sequence[int], start: int) -> int:

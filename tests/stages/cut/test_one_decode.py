@@ -198,3 +198,10 @@ def test_clips_of_the_same_footage_are_one_piece() -> None:
         ([("a", 0, 25)], 1.0),
         ([("a", 30, 55)], 1.0),
     ]
+
+
+def test_a_clip_that_cannot_be_requested_fails_in_its_own_turn(tmp_path: Path) -> None:
+    """Pins that a span outside of the track ends no unit before its clips are cut."""
+    track = numbered_film(tmp_path / "film.mp4", "25", N, GOP)
+    items = decoded_together(items_of(track, [(0, 30), (500, 600), (10, 30)]), CONFIG)
+    assert [item.others for item in items] == [(), (), ()]
