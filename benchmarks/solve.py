@@ -363,7 +363,7 @@ def _seconds(cells: Cells) -> float:
 
 
 def _size(window: str | dict[str, Any]) -> tuple[int, float | None]:
-    return WindowConfig.model_validate(window).size
+    return WindowConfig.model_validate(window).form[:2]
 
 
 def _condition(size: tuple[int, float | None]) -> str:

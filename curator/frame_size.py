@@ -31,6 +31,11 @@ def parsed_size(value: object) -> tuple[int, int]:
     return sides
 
 
+def size_words(size: tuple[int, int]) -> str:
+    """Returns a size as text, such as `1280x720`."""
+    return f"{size[0]}x{size[1]}"
+
+
 def parsed_sides(value: object) -> tuple[int, int]:
     """Returns width and height as `parsed_size`, with any sides."""
     sides: object = value

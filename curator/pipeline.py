@@ -101,6 +101,7 @@ def built_in_stages(recipe: Recipe, pixels: Sequence[PixelStage[Any]] = ()) -> l
             aggregates=recipe.scores.root,
             heads_fingerprint=semantics.heads_fingerprint,
             measures=stored,
+            sizes=recipe.cut.sizes,
         ),
         FilterStage(score_rules(recipe), filter_needs(recipe), measures),
         DedupStage(recipe.dedup, shortest, divides=not is_growing),
@@ -574,7 +575,7 @@ def filter_needs(recipe: Recipe) -> FilterNeeds:
     return FilterNeeds(
         min_s=recipe.propose.min_s,
         max_s=recipe.propose.max_s,
-        kept_ends=frozenset(w.size for w in recipe.propose.windows if w.remainder == "keep"),
+        kept_ends=frozenset(w.form for w in recipe.propose.windows if w.remainder == "keep"),
         min_frames=recipe.cut.length_frames,
         classes=recipe.shard,
         semantic=recipe.semantic,

@@ -228,8 +228,9 @@ class Recipe(_WithOptional):
     def _fits_written_size(cls, sections: object) -> object:
         """Completes settings that follow from the size of the written clips.
 
-        A `cut.size` below the smallest class of resolution is a class, too, unless the recipe sets
-        `shard.resolutions`. `min: trained` of a rule on short_side_px becomes the smallest side.
+        Unless the recipe sets `shard.resolutions`, a size below the smallest class of resolution is
+        a class, too, and so is each of several sizes. `min: trained` of a rule on short_side_px
+        becomes the smallest side.
         """
         if not isinstance(sections, dict):
             return sections
@@ -237,14 +238,18 @@ class Recipe(_WithOptional):
         given = sections.get(shard_key, {})
         try:
             cut = CutConfig.model_validate(sections.get("cut", {}))
+            propose = ProposeConfig.model_validate(sections.get("propose", {}))
             shard = ShardConfig.model_validate(given)
         except ValidationError:
             # Validation of the section names the key. An unresolved bound would come first.
-            cut, shard = CutConfig(), ShardConfig()
-        least_px = least_trained_px(cut, shard)[1]
-        if least_px < min(shard.resolutions) and "resolutions" not in shard.model_fields_set:
+            cut, propose, shard = CutConfig(), ProposeConfig(), ShardConfig()
+        least_px = least_trained_px(cut, propose, shard)[1]
+        sides = {min(size) for size in written_sizes(cut, propose)}
+        if len(sides) < 2:
+            sides = {least_px} if least_px < min(shard.resolutions) else set()
+        if sides.difference(shard.resolutions) and "resolutions" not in shard.model_fields_set:
             own = given if isinstance(given, dict) else given.model_dump(exclude_unset=True)
-            classes = {"resolutions": (least_px, *shard.resolutions)}
+            classes = {"resolutions": tuple(sorted({*sides, *shard.resolutions}))}
             sections = sections | {shard_key: own | classes}
         rules = sections.get("filters")
         if not isinstance(rules, dict):
@@ -309,11 +314,23 @@ class Recipe(_WithOptional):
         return self
 
 
-def least_trained_px(cut: CutConfig, shard: ShardConfig) -> tuple[str, int]:
+def written_sizes(cut: CutConfig, propose: ProposeConfig) -> frozenset[tuple[int, int]]:
+    """Returns the sizes that the recipe sets; empty if some clips have other sizes."""
+    of_windows = [window.size for window in propose.windows] or [None]
+    others = cut.sizes or ([cut.one_size] if isinstance(cut.one_size, tuple) else [])
+    if not others and None in of_windows:
+        return frozenset()
+    own = {size for size in of_windows if size is not None}
+    return frozenset(own.union(others) if None in of_windows else own)
+
+
+def least_trained_px(cut: CutConfig, propose: ProposeConfig, shard: ShardConfig) -> tuple[str, int]:
     """Returns the key that says the smallest shorter side of written clips, and the side in px."""
-    if isinstance(cut.size, tuple):
-        return "cut.size", min(cut.size)
-    return "shard.resolutions", min(shard.resolutions)
+    sizes = written_sizes(cut, propose)
+    if not sizes:
+        return "shard.resolutions", min(shard.resolutions)
+    is_of_windows = any(window.size is not None for window in propose.windows)
+    return "propose.windows" if is_of_windows else "cut.size", min(map(min, sizes))
 
 
 def measures_of(recipe: Recipe) -> Measures:

@@ -349,6 +349,10 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
         """Returns the result of a failed unit; by default raises an error that ends the run."""
         raise CuratorError(f"{self.name}: {failure.message}")
 
+    def retried(self, unit: UnitT, /) -> UnitT:
+        """Returns a unit on which a worker died, for the next attempt."""
+        return unit
+
     def on_cpu(self, note: Note, /) -> Self | None:
         """Returns the stage for a CPU, or None if the stage needs a GPU.
 

@@ -16,7 +16,7 @@ from curator.matching.verify_pair import Match
 from curator.measures.score_list import SCORES
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
-from curator.records.clips import FITTED, IN_MOMENT, SPANNED, WINDOWED
+from curator.records.clips import FITTED, IN_MOMENT, SIZED, SPANNED, WINDOWED
 from curator.records.cuts import CROP_COLUMNS
 from curator.runs.commit_run import Commit, commit_run, kept_by_source, no_lease_check
 from curator.runs.corpus import SHOT_ORDER, CorpusState
@@ -68,7 +68,9 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
         "content_type": [None] * n,
         "tags": [[]] * n,
         **{name: [float(name != "hdr")] * n for name in SCORES},
-        **dict.fromkeys((*CROP_COLUMNS, *FITTED, *WINDOWED, *SPANNED, *IN_MOMENT), [None] * n),
+        **dict.fromkeys(
+            (*CROP_COLUMNS, *FITTED, *WINDOWED, *SIZED, *SPANNED, *IN_MOMENT), [None] * n
+        ),
     } | columns
     return pa.table(
         [pa.array(values[field.name], field.type) for field in candidates_schema(SCORES)],

@@ -227,7 +227,7 @@ LITERALS_OF_COLUMNS = {
     "loading/stored_values.py": {"caption": 1},
     "models/saved_text_model.py": {"caption": 1},
     # A column, sections of the recipe, and a key that is gone.
-    "recipe.py": {"caption": 2, "cluster": 1, "dedup": 1, "shard": 1},
+    "recipe.py": {"caption": 2, "cluster": 1, "dedup": 1, "propose": 1, "shard": 1},
     "runs/corpus.py": {"cluster": 1},
     "runs/dry_run_clips.py": {"caption": 2},
     "runs/marked_clips.py": {"caption": 2},

@@ -9,19 +9,24 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, cover_factor, covered_size
 from curator.cut_requests import frame_plan
+from curator.frame_size import parsed_size
+from curator.records.clips import Resized
+from curator.records.columns import field_names
 from curator.records.cuts import CutRequest
 from curator.records.sources import Medium
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_OWN = "output_size"
+
 
 class FormSettings(Protocol):
     """The settings of `cut` on which the form of written clips depends."""
 
     @property
-    def size(self) -> tuple[int, int] | Literal["bucket"] | None:
-        """Width and height of all clips, or the largest bucket that each covers."""
+    def one_size(self) -> tuple[int, int] | Literal["bucket"] | None:
+        """Width and height of clips without own sizes, or the largest bucket that each covers."""
 
     @property
     def rate(self) -> Fraction | None:
@@ -30,10 +35,6 @@ class FormSettings(Protocol):
     @property
     def length_frames(self) -> int | None:
         """Frames of all clips; None for all frames."""
-
-    @property
-    def has_form(self) -> bool:
-        """Whether size, rate or length are set."""
 
 
 def as_output(
@@ -83,7 +84,11 @@ def as_written(clips: "pa.Table", cut: FormSettings, shard: BucketClasses) -> "p
     `cut.most_repeated` forbids are rejected. Buckets depend on the written form; scores, which the
     rules use, stay those of the source. Windows have their rate and frames already.
     """
-    if not cut.has_form:
+    may_have_size = _OWN in clips.column_names
+    is_sized = cut.one_size is not None or (
+        may_have_size and clips[_OWN].null_count < clips.num_rows
+    )
+    if not (is_sized or may_have_size or cut.rate is not None or cut.length_frames is not None):
         return clips
     # A sandbox imports this module without Arrow.
     import pyarrow as pa
@@ -95,11 +100,14 @@ def as_written(clips: "pa.Table", cut: FormSettings, shard: BucketClasses) -> "p
         nonlocal clips
         for name, values in columns.items():
             kind = clips.schema.field(name).type if name in clips.column_names else pa.float64()
-            clips = with_column(clips, name, pa.array(values, kind))
+            clips = with_column(clips, name, pa.array(values, kind, mask=np.isnan(values)))
 
     n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
-    if cut.size is not None:
-        add(**_sizes(clips, cut.size, shard))
+    if is_sized:
+        add(**_sizes(clips, cut.one_size, shard))
+    elif may_have_size:
+        # All blocks of clips have the same columns.
+        add(**dict.fromkeys(field_names(Resized), np.full(clips.num_rows, np.nan)))
     if cut.rate is not None:
         n_frames, rates = _frames_at(cut.rate, clips, cut.length_frames)
         is_still = np.asarray(pc.equal(clips["medium"], str(Medium.IMAGE)).fill_null(False))
@@ -118,19 +126,32 @@ def as_written(clips: "pa.Table", cut: FormSettings, shard: BucketClasses) -> "p
 
 
 def _sizes(
-    clips: "pa.Table", size: tuple[int, int] | str, shard: BucketClasses
+    clips: "pa.Table", size: tuple[int, int] | str | None, shard: BucketClasses
 ) -> dict[str, NDArray[Any]]:
-    """Returns the sizes to write, and how the pictures are scaled and cropped to them."""
-    own = np.array([clips[name].to_numpy() for name in ("width", "height")], np.int64).T
-    kinds, inverse = np.unique(own, axis=0, return_inverse=True)
-    rows = []
-    for width, height in kinds.tolist():
-        to = size if isinstance(size, tuple) else covered_size(width, height, shard)
+    """Returns the sizes to write, and how the pictures are scaled and cropped to them.
+
+    Clips without a size of their own get `size`; with None, they keep theirs, and nothing is done.
+    """
+    pictures = (clips[name].to_pylist() for name in ("width", "height"))
+    outputs = clips[_OWN].to_pylist() if _OWN in clips.column_names else [None] * clips.num_rows
+    number_of: dict[tuple[int, int, str | None], int] = {}
+    kinds = zip(*pictures, outputs, strict=True)
+    inverse = np.array([number_of.setdefault(kind, len(number_of)) for kind in kinds], np.int64)
+    rows: list[tuple[float, ...]] = []
+    for width, height, output in number_of:
+        to: tuple[int, int] | None = (width, height)
+        if output is not None:
+            to = parsed_size(output)
+        elif size is None:
+            rows.append((width, height, np.nan, np.nan))
+            continue
+        else:
+            to = size if isinstance(size, tuple) else covered_size(width, height, shard)
         to = to or (width, height)
         factor = cover_factor((width, height), to) if min(width, height) > 0 else 0.0
         shown = factor**2 * width * height
         rows.append((*to, factor, max(0.0, 1 - to[0] * to[1] / shown) if shown else 0.0))
-    columns = np.array(rows, np.float64).reshape(-1, 4)[inverse.reshape(-1)].T
+    columns = np.array(rows, np.float64).reshape(-1, 4)[inverse].T
     names = ("width", "height", "scale_factor", "cropped_share")
     whole = dict(zip(names, columns, strict=True))
     return whole | {name: whole[name].astype(np.int64) for name in names[:2]}

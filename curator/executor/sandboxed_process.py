@@ -44,7 +44,7 @@ from curator.executor.sandbox import gpu_access, importable_code
 from curator.executor.termination import uninterrupted
 from curator.stage import Stage
 from curator.storage import expect_end, open_source
-from curator.storage.scratch import ScratchFolder
+from curator.storage.scratch import MAX_MP4S, ScratchFolder
 from curator.storage.source_reader import local_failure
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ MESSAGE_S = 1e-5
 PRINT_WAIT_S = 1.0
 KILL_WAIT_S = 10.0
 """Wait for a killed process to end, in seconds. A process that waits in a driver may never end."""
-FILES = ("clip.mp4", "colours.cube")
+FILES = (*(f"clip{n}.mp4" for n in range(MAX_MP4S)), "colours.cube")
 """The only files that a sandbox can write."""
 MAX_PRINTED_CHARACTERS = 64 << 10
 """Most characters of a sandbox's output that the parent shows."""

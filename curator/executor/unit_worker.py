@@ -204,6 +204,7 @@ class UnitWorker:
                         stage, n_tries = on_cpu, 0
                     elif is_last:
                         return stage.failed(item, _given_up(item, stage, died))
+                item = stage.retried(item)
             except (DamagedError, FullDiskError, DeviceError):
                 # Not the item's fault: the run makes the object again, or ends. If a GPU fails in
                 # this process instead of a sandbox, all later items fail too.

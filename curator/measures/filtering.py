@@ -45,8 +45,8 @@ class FilterNeeds:
     """Settings of other recipe sections that decisions depend on."""
 
     min_s: float  # shortest clip that is no window
-    # Sizes of windows, as in the columns `WINDOWED`, of which a shorter end of a take is kept.
-    kept_ends: frozenset[tuple[int, float | None]] = frozenset()
+    # Frames, rates and sizes (None for any) of windows of which a shorter end of a take is kept.
+    kept_ends: frozenset[tuple[int, float | None, str | None]] = frozenset()
     # A clip of more than twice this length is a still picture, and is rejected. None for no limit,
     # and for candidates without a stored length.
     max_s: float | None
@@ -296,8 +296,11 @@ def _too_short(clips: ColumnSource, needs: FilterNeeds) -> tuple[Mask, Mask]:
         return short, np.zeros(clips.num_rows, np.bool_)
     frames, fps = (_floats(clips[name]) for name in WINDOWED)
     is_end: Mask = _floats(clips["n_frames"]) < frames
-    for size, rate in needs.kept_ends:
-        is_end &= ~((frames == size) & (np.isnan(fps) if rate is None else fps == rate))
+    for size, rate, output in needs.kept_ends:
+        is_kept = (frames == size) & (np.isnan(fps) if rate is None else fps == rate)
+        if output is not None:
+            is_kept &= pc.fill_null(pc.equal(clips["output_size"], output), False).to_numpy()
+        is_end &= ~is_kept
     return short & ~is_end & ~_is_window(clips), is_end
 
 

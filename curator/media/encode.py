@@ -12,12 +12,14 @@ SVT-AV1 needs three times the CPU time before its clips are smaller
 """
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import floor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
 
 import av
 from av.packet import Packet
@@ -235,19 +237,52 @@ def encode_mp4(
     Raises:
         DeviceError: NVENC fails, and the frames are not the cause.
     """
-    with unnamed_file(".mp4") as (path, file):
-        n_frames = 0
-        with av.open(path, "w", format="mp4", container_options=MP4_OPTIONS) as output:
-            stream = add_stream(output, width, height, fps, settings)
-            for picture in pictures:
-                picture.pts = n_frames
-                picture.time_base = 1 / fps
-                picture.pict_type = av.video.frame.PictureType.NONE
-                output.mux(_packets(stream, picture, n_frames, settings))
-                n_frames += 1
-            output.mux(_packets(stream, None, n_frames, settings))
-        file.seek(0)
-        return file.read(), n_frames
+    with Mp4Encoder(width=width, height=height, fps=fps, settings=settings) as encoder:
+        for picture in pictures:
+            encoder.add(picture)
+        return encoder.finish()
+
+
+class Mp4Encoder:
+    """Encodes the frames of a clip one by one, as `encode_mp4`; a context manager."""
+
+    def __init__(self, *, width: int, height: int, fps: Fraction, settings: EncodeSettings) -> None:
+        self._fps, self._settings = fps, settings
+        self._n_frames = 0
+        with ExitStack() as stack:
+            path, self._file = stack.enter_context(unnamed_file(".mp4"))
+            self._output = stack.enter_context(
+                av.open(path, "w", format="mp4", container_options=MP4_OPTIONS)
+            )
+            self._stream = add_stream(self._output, width, height, fps, settings)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A full disk has another error.
+        self._stack.__exit__(kind, error, trace)
+
+    def add(self, picture: av.VideoFrame) -> None:
+        """Encodes the next frame, an upright yuv420p frame; replaces its timestamp."""
+        picture.pts = self._n_frames
+        picture.time_base = 1 / self._fps
+        picture.pict_type = av.video.frame.PictureType.NONE
+        self._output.mux(_packets(self._stream, picture, self._n_frames, self._settings))
+        self._n_frames += 1
+
+    def finish(self) -> tuple[bytes, int]:
+        """Ends the clip; returns the MP4 and its number of frames."""
+        self._output.mux(_packets(self._stream, None, self._n_frames, self._settings))
+        self._output.close()
+        self._file.seek(0)
+        return self._file.read(), self._n_frames
 
 
 def _packets(

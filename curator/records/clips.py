@@ -57,7 +57,7 @@ class Reason(WordedEnum):
         "another output, which dedup.against names, has its footage",
     )
     REMOVED_BEFORE = "removed_before", "a copy of footage that `curate remove` took out"
-    SMALLER_THAN_SIZE = "smaller_than_size", "smaller than cut.size, and cut.enlarge is never"
+    SMALLER_THAN_SIZE = "smaller_than_size", "smaller than its size, and cut.enlarge is never"
     CROPPED_TOO_MUCH = "cropped_too_much", "cut.size crops more of it than cut.most_cropped"
     SLOWER_THAN_FPS = "slower_than_fps", "its rate repeats more frames than cut.most_repeated"
     NO_BUCKET = "no_bucket", "fits no bucket: resolution or duration below the smallest"
@@ -139,12 +139,13 @@ class Window(Span):
 
     `size` is the window of the recipe: frames, and frames per second or None for the source's own
     rate. The clip has `n_written` frames at the rate `fps`: fewer than the window at the end of a
-    take.
+    take. `output_px` is the width and height of the window, if the recipe sets them.
     """
 
     size: tuple[int, Fraction | None]
     n_written: int
     fps: Fraction
+    output_px: tuple[int, int] | None = None
 
 
 _Part = TypeVar("_Part")
@@ -241,6 +242,20 @@ class Windowed:
 
 
 WINDOWED = field_names(Windowed)
+
+
+@_part
+class Sized:
+    """The size of a clip that the recipe makes once for each of several sizes.
+
+    Also of a window with a size of its own; None for other clips.
+    """
+
+    output_size: str | None
+    """Width and height, such as `1280x720`."""
+
+
+SIZED = field_names(Sized)
 
 
 @_part
@@ -382,7 +397,7 @@ class Coding:
 
 @dataclass(slots=True, kw_only=True)
 class Candidate(
-    Named, Extent, Rate, Size, Borders, Scored, Tagged, Retimed, Windowed, Spanned, InMoment,
+    Named, Extent, Rate, Size, Borders, Scored, Tagged, Retimed, Windowed, Sized, Spanned, InMoment,
 ):  # fmt: skip
     """A clip before any decision: a row of `candidates/clips`.
 
@@ -396,7 +411,7 @@ class Candidate(
 @_part
 class Clip(
     Named, Extent, Rate, Size, Borders, Scored, Decided, Tagged, Later, File, Stamped, Coding,
-    Resized, Retimed, Windowed, Spanned, InMoment, Licensed,
+    Resized, Retimed, Windowed, Sized, Spanned, InMoment, Licensed,
 ):  # fmt: skip
     """A row of `clips`, as `tables.clip_rows` holds it.
 

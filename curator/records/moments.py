@@ -20,6 +20,7 @@ class Moment:
         residual_s: Bound of the error of the common clock in the span, in seconds (95%); None for
             clocks that the manifest gives.
         size: Frames and rate of the window of the recipe; None for other clips.
+        output_px: Width and height of the window, if the recipe sets them.
     """
 
     at: TimeSpan
@@ -28,6 +29,7 @@ class Moment:
     n_cameras: int
     residual_s: float | None = None
     size: tuple[int, Fraction | None] | None = None
+    output_px: tuple[int, int] | None = None
 
     def columns(self, first_frame_s: float) -> dict[str, Any]:
         """Returns the columns of `records.clips.InMoment`; gets the time of the first frame."""

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import curator
 from curator.buckets import MAX_ENLARGED
 from curator.errors import StorageError
-from curator.records.clips import FITTED, WINDOWED
+from curator.records.clips import FITTED, SIZED, WINDOWED
 from curator.storage import Store
 from curator.tables.clip_rows import ClipColumns
 from curator.tables.fenced_store import FencedStore
@@ -292,7 +292,7 @@ def table_facts(
 
 
 def _kept_forms(clips: ClipColumns) -> Iterator[pa.Table]:
-    for block in clips.blocks(("decision", *FIT_COLUMNS, *WINDOWED)):
+    for block in clips.blocks(("decision", *FIT_COLUMNS, *WINDOWED, *SIZED)):
         yield block.filter(pc.equal(block["decision"], "kept"))
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError, in_one_line
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.score_list import SCORES
-from curator.records.clips import OVERRIDDEN, REMAINDER, SPANNED
+from curator.records.clips import OVERRIDDEN, REMAINDER, SIZED, SPANNED
 from curator.stage import (
     DECISION_COLUMNS,
     REASON_NAME,
@@ -58,7 +58,7 @@ _PUBLIC = "lower case letters, digits and _, at most 64"
 _MAX_LEFT_BYTES = 8 << 20
 RULES = "rules"
 """Family of the rules: each rule as applied, with its counts. `summary.json` has the same rows."""
-_PART_OF = ("clip_id", "source_id", "shot", "start_frame", "end_frame", *SPANNED)
+_PART_OF = ("clip_id", "source_id", "shot", "start_frame", "end_frame", *SPANNED, *SIZED)
 """Columns that the row of a part copies from its clip, before `part_start_s` and `part_end_s`."""
 _RESERVED = frozenset({"fingerprint", "generation"})
 """Names that the run itself writes; a stage may not use them."""

@@ -19,6 +19,7 @@ from curator.executor.engine import Placement
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Step
+from curator.frame_size import parsed_size
 from curator.records.clips import Span
 from curator.records.columns import field_names
 from curator.records.sources import SourceRef
@@ -130,6 +131,7 @@ def remainders(
                 start_s=row["part_start_s"],
                 end_s=row["part_end_s"],
                 within=span_of(row),
+                output_px=parsed_size(size) if (size := row["output_size"]) else None,
             )
             by_source.setdefault(row["source_id"], []).append(part)
         units: list[ProposedUnit] = []

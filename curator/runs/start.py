@@ -154,9 +154,9 @@ def _checked(
 def least_size_advice(recipe: Recipe) -> str | None:
     """Returns a warning if rules reject footage that is larger than what is trained; else None.
 
-    What is trained is `cut.size`, or the smallest of `shard.resolutions`.
+    What is trained is the smallest size that the recipe sets, or of `shard.resolutions`.
     """
-    key, least_px = least_trained_px(recipe.cut, recipe.shard)
+    key, least_px = least_trained_px(recipe.cut, recipe.propose, recipe.shard)
     if key == "shard.resolutions" and recipe.shard.resolutions == ShardConfig().resolutions:
         return None
     for name, rule in recipe.filters.root.items():

@@ -31,18 +31,21 @@ ROOM_BYTES = 64 << 20
 """Free space at which a disk is not full; some file systems reserve a little space."""
 
 
-_files: dict[str, str] = {}
+MAX_MP4S = 8
+"""Most temporary MP4s that a process which cannot create files has at a time."""
+_files: dict[str, list[str]] = {}
 """Paths of files for a process that cannot create files, by suffix."""
 
 
 def use_files(paths: Iterable[str]) -> None:
     """Makes `unnamed_file` and `given_file` use these files from now on."""
-    _files.update({Path(path).suffix: path for path in paths})
+    for path in paths:
+        _files.setdefault(Path(path).suffix, []).append(path)
 
 
 def given_file(suffix: str) -> str | None:
     """Returns the file with this suffix from `use_files`; None if this process creates files."""
-    return _files.get(suffix)
+    return next(iter(_files.get(suffix, ())), None)
 
 
 @contextmanager
@@ -53,13 +56,14 @@ def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
     raises `FullDiskError` if the disk is full.
     """
     with full_disk_named():
-        if (path := _files.pop(suffix, None)) is not None:
+        if paths := _files.get(suffix):
+            path = paths.pop()
             try:
                 with open(path, "w+b") as file:
                     yield path, file
             finally:
                 open(path, "wb").close()
-                _files[suffix] = path
+                paths.append(path)
         elif sys.platform == "linux":
             with tempfile.TemporaryFile() as file:
                 yield f"/proc/self/fd/{file.fileno()}", file

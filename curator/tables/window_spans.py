@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.records.clips import WINDOWED
+from curator.records.clips import SIZED, WINDOWED
 
 Numbers = NDArray[np.int64]
 _LONGEST_S = 60.0  # of a take that is compared as one, as `propose.max_s` of ordinary clips
@@ -19,9 +19,14 @@ _LONGEST_S = 60.0  # of a take that is compared as one, as `propose.max_s` of or
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSpans:
-    """Sizes of windows and places in the source, [N] each; size 0 is no window."""
+    """Numbers of sizes, and places in the source, [N] each.
+
+    Clips of one size are windows of one length and rate, or not windows, and have one size in
+    pixels if the recipe sets several.
+    """
 
     size: Numbers
+    is_window: NDArray[np.bool_]
     source: Numbers
     shot: Numbers
     start_frame: Numbers
@@ -30,18 +35,23 @@ class WindowSpans:
 
     @classmethod
     def of(cls, clips: Any) -> Self | None:  # noqa: ANN401 - a table or a corpus
-        """Returns the spans of clips; None if no clip is a window."""
+        """Returns the spans of clips; None if no clip is a window, or of one of several sizes."""
         if WINDOWED[0] not in clips.column_names:
             return None
         frames, fps = (_filled(clips[name]) for name in WINDOWED)
-        if not frames.any():
+        output = np.zeros(len(frames))
+        if SIZED[0] in clips.column_names:
+            indices = clips[SIZED[0]].combine_chunks().dictionary_encode().indices
+            output = pc.fill_null(indices, -1).to_numpy() + 1.0
+        if not (frames.any() or output.any()):
             return None
-        _, size = np.unique(np.stack([frames, fps]), axis=1, return_inverse=True)
+        _, size = np.unique(np.stack([frames, fps, output]), axis=1, return_inverse=True)
         source = clips["source_id"].combine_chunks().dictionary_encode().indices
         places = (_filled(clips[name]) for name in ("shot", "start_frame", "end_frame"))
         shot, start_frame, end_frame = (place.astype(np.int64) for place in places)
         return cls(
-            size=np.where(frames > 0, size.reshape(-1) + 1, 0),
+            size=size.reshape(-1).astype(np.int64),
+            is_window=frames > 0,
             source=source.to_numpy(zero_copy_only=False).astype(np.int64),
             shot=shot,
             start_frame=start_frame,
@@ -58,6 +68,7 @@ class WindowSpans:
         starts = np.maximum(self.start_frame[first], self.start_frame[second])
         ends = np.minimum(self.end_frame[first], self.end_frame[second])
         is_overlap = (self.source[first] == self.source[second]) & (starts < ends)
+        is_overlap &= self.is_window[first]
         views: NDArray[np.bool_] = is_overlap | (self.size[first] != self.size[second])
         return views
 
@@ -68,17 +79,14 @@ class WindowSpans:
         for its last window. A clip that is no window is a take.
         """
         order = np.lexsort((self.start_frame, self.shot, self.source, self.size))
-        size, source, shot, start, end, start_s = (
-            column[order]
-            for column in (self.size, self.source, self.shot, self.start_frame, self.end_frame,
-                           self.start_s)
-        )  # fmt: skip
+        at = self.at(order)
+        start, end = at.start_frame, at.end_frame
         is_first = np.ones(len(order), np.bool_)
-        is_first[1:] = (size[1:] == 0) | (start[1:] > end[:-1])
-        for column in (size, source, shot):
+        is_first[1:] = ~at.is_window[1:] | (start[1:] > end[:-1])
+        for column in (at.size, at.source, at.shot):
             is_first[1:] |= column[1:] != column[:-1]
-        begin_s = start_s[is_first][np.cumsum(is_first) - 1]
-        piece = ((start_s - begin_s) // _LONGEST_S).astype(np.int64)
+        begin_s = at.start_s[is_first][np.cumsum(is_first) - 1]
+        piece = ((at.start_s - begin_s) // _LONGEST_S).astype(np.int64)
         is_first[1:] |= piece[1:] != piece[:-1]
         takes = np.empty(len(order), np.int64)
         takes[order] = np.cumsum(is_first)

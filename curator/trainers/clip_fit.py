@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from curator.errors import RecipeError
-from curator.records.clips import WINDOWED, WITH_SOUND
+from curator.records.clips import SIZED, WINDOWED, WITH_SOUND
 from curator.trainers.caption_rules import CaptionFit, fit_caption
 from curator.trainers.frame_rules import Drop, Reading
 from curator.trainers.size_rules import PictureFit
@@ -191,8 +191,8 @@ def _by_window(clips: pa.Table) -> Iterable[tuple[tuple[Any, ...], pa.Table]]:
     if WINDOWED[0] not in clips.column_names:
         yield (None, None), clips
         return
-    pairs = zip(*(clips[name].to_pylist() for name in WINDOWED), strict=True)
-    sizes = list(pairs)
+    names = [name for name in (*WINDOWED, *SIZED) if name in clips.column_names]
+    sizes = list(zip(*(clips[name].to_pylist() for name in names), strict=True))
     for size in dict.fromkeys(sizes):
         yield size, clips.filter(pa.array([one == size for one in sizes]))
 

@@ -181,7 +181,11 @@ def test_rows_say_what_will_be_written(film: Path) -> None:
     """Pins that candidates have the form that the cutter then gives them."""
     rows = [row_of(film, 0, 48), row_of(film, 7, 24)]
     table = candidates_table(rows, SCORES)
-    assert as_written(table, CutConfig(), ShardConfig()) is table
+    same = as_written(table, CutConfig(), ShardConfig())
+    assert same.select(table.column_names) == table
+    assert {n: same[n].null_count for n in same.column_names if n not in table.column_names} == {
+        "scale_factor": 2, "cropped_share": 2,
+    }  # fmt: skip
     config = CutConfig.model_validate({"size": [160, 96], "fps": 24, "length_frames": 17})
     written = as_written(table, config, ShardConfig()).to_pylist()
     assert [(r["width"], r["height"], r["fps_fraction"]) for r in written] == [(160, 96, "24")] * 2
@@ -508,7 +512,15 @@ def test_a_run_on_a_machine_without_a_gpu_does_not_wait_for_one(
         )  # fmt: skip
         monkeypatch.setattr(cutting, "_units", lambda *_: [])
         clip = SimpleNamespace(
-            start_s=0.0, end_s=1.0, n_frames=30, width=64, height=64, source_id="a", crop_x=0
+            start_s=0.0,
+            end_s=1.0,
+            n_frames=30,
+            width=64,
+            height=64,
+            source_id="a",
+            crop_x=0,
+            start_frame=0,
+            output_size=None,
         )
         sources = {"a": SimpleNamespace()}
         with pytest.raises(UsageError, match=r"cut\.encoder is nvenc"):

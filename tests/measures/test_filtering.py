@@ -249,7 +249,7 @@ def test_windows_have_no_least_length_and_their_ends_are_kept_by_size() -> None:
         motion=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
     )  # fmt: skip
     every = needs(ShardConfig(), max_s=60.0)
-    some = replace(every, kept_ends=frozenset({(81, 16.0)}))
+    some = replace(every, kept_ends=frozenset({(81, 16.0, None)}))
     end = ["shorter_than_window"]
     for of, expected, corpus in (
         (every, [[], end, end, end, ["too_short"], []], [1.0, 6.0]),

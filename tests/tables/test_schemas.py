@@ -47,14 +47,14 @@ caption_failure: string; caption_clip_score: double; bucket: string; shard: stri
 mp4_offset: int64; mp4_bytes: int64; mp4_sha256: string; cut_fingerprint: string; cut_mode:
 string; format: string; copy_frames: int32; crf: int32; audio: string; scale_factor: double;
 cropped_share: double; rate_factor: double; repeated_share: double; window_frames: int32;
-window_fps: double; span_start_s: double; span_end_s: double;
+window_fps: double; output_size: string; span_start_s: double; span_end_s: double;
 moment: string; moment_cameras: int32;
 moment_offset_s: double; moment_residual_s: double;
 license: string; origin: string; c2pa: string; c2pa_generated: bool
 """
 CANDIDATES = f"{MEASURED} content_type: string; tags: list<item: string>; "
 CANDIDATES += "rate_factor: double; repeated_share: double; window_frames: int32; "
-CANDIDATES += "window_fps: double; span_start_s: double; span_end_s: double; "
+CANDIDATES += "window_fps: double; output_size: string; span_start_s: double; span_end_s: double; "
 CANDIDATES += "moment: string; moment_cameras: int32; moment_offset_s: double; "
 CANDIDATES += "moment_residual_s: double; seconds: double"
 CUTS = """

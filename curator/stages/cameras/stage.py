@@ -46,16 +46,19 @@ class CamerasStage(CorpusStage[CamerasConfig]):
         if not self.config.enabled or not corpus.num_rows:
             return
         moments, sizes = corpus["moment"].combine_chunks(), corpus["moment_cameras"]
+        names = moments.to_pylist()
+        if "output_size" in corpus.column_names:
+            # Each size of the clips of a moment is complete without the others.
+            outputs = corpus["output_size"].to_pylist()
+            names = [n and f"{n} {size}" for n, size in zip(names, outputs, strict=True)]
         if self.config.unaligned == "reject":
             is_refused = pc.fill_null(pc.equal(sizes, 0), False).to_numpy()
             yield _rejected(np.flatnonzero(is_refused), Reason.NOT_ALIGNED)
         if self.config.incomplete == "reject":
-            n_kept = Counter(moments.to_pylist())
+            n_kept = Counter(names)
             rows = [
                 (row, n_kept[name], size)
-                for row, (name, size) in enumerate(
-                    zip(moments.to_pylist(), sizes.to_pylist(), strict=True)
-                )
+                for row, (name, size) in enumerate(zip(names, sizes.to_pylist(), strict=True))
                 if name is not None and n_kept[name] < size
             ]
             numbers = np.array([row for row, _, _ in rows], np.int64)

@@ -12,8 +12,9 @@ to an earlier key frame. The last attempt decodes from the start of the file.
 import hashlib
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, repeat
@@ -49,6 +50,7 @@ from curator.media.decode import (
 from curator.media.encode import (
     Encoder,
     EncodeSettings,
+    Mp4Encoder,
     Upright,
     coded_like,
     encode_mp4,
@@ -91,6 +93,8 @@ MAX_COARSER = 10
 _HELPED_BY_HEAD = (NotCopied.KEY_FRAME_TOO_FAR, NotCopied.END_TOO_FAR)
 """Reasons against a copy that do not count if the frames before its first key frame are encoded."""
 
+_NotCopied = tuple[NotCopied | None, int | None]
+"""Why a clip cannot be copied, and how many frames the copy would have."""
 _Made = TypeVar("_Made")
 _Pictures = tuple[Upright, Iterator[av.video.frame.VideoFrame]]
 """The converter of a clip's frames, which knows their size, and the frames for the encoder."""
@@ -124,6 +128,11 @@ class ClipCutter:
 
     def __post_init__(self) -> None:
         """Refuses an encoder that is not available."""
+        self._ahead: dict[str, CutClip | _NotCopied] = {}
+        """Results of clips that were tried together with others: copies, or why there is none."""
+        self._encoded_ahead: dict[str, tuple[CutClip, bool]] = {}
+        """Clips that were encoded together with others, and whether they need no coarser encode."""
+        self._n_decoded = 0
         self._container: av.container.InputContainer | None = None
         self._still: StillImage | None = None
         self._report = DecodeReport()
@@ -155,29 +164,42 @@ class ClipCutter:
         self._container = None
         self._stack.close()
 
-    def cut(self, request: CutRequest) -> CutClip:
+    @property
+    def n_decoded(self) -> int:
+        """Number of frames of the source that were decoded so far."""
+        return self._n_decoded + self._report.n_frames
+
+    def cut(
+        self,
+        request: CutRequest,
+        others: Sequence[CutRequest] = (),
+        frame_pts: NDArray[np.int64] | None = None,
+    ) -> CutClip:
         """Copies one clip if the recipe and the source allow a copy; otherwise encodes the clip.
 
         A still image is copied if its file shows what the clip must show.
+
+        Args:
+            request: The clip.
+            others: Clips that are cut next. If this clip is encoded, those of them that cannot be
+                copied are encoded from the same decode.
+            frame_pts: Timestamps of all frames of the source; None without `others`.
 
         Raises:
             CutError: The frames of the span cannot be decoded again, or the written clip differs
                 from the request.
             SourceError: The source is no longer readable.
         """
-        # Not the error itself, which would keep the packets of the copy during the encode.
-        not_copied, copy_frames = None, None
         if self.is_image:
             return self._trying(request, lambda pictures: self._image(request, pictures))
-        if self.pixels:
-            not_copied = NotCopied.PIXELS_CHANGED
-        elif self.config.mode == "auto":
-            try:
-                return self._copied(request)
-            except CannotCopyError as error:
-                not_copied, copy_frames = error.reason, error.n_frames
+        copied = self._copy_of(request)
+        if isinstance(copied, CutClip):
+            return copied
+        is_new = request.clip_id not in self._encoded_ahead
+        if others and is_new and not self.pixels and frame_pts is not None:
+            self._encode_together([request, *others], frame_pts)
         clip = self._encoded(request)
-        clip.not_copied, clip.copy_frames = not_copied, copy_frames
+        clip.not_copied, clip.copy_frames = copied
         start = request.frame_pts[0] * request.time_base - picture_delay(request)
         try:
             clip.mp4, clip.audio = self._with_audio(clip.mp4, request, start, clip.n_frames)
@@ -185,6 +207,88 @@ class ClipCutter:
             raise CutError(f"{self.uri}: clip {request.clip_id}: audio: {error}") from error
         self._verify(clip, request)
         return clip
+
+    def _copy_of(self, request: CutRequest) -> CutClip | _NotCopied:
+        """Returns a copy of a clip, or why there is none."""
+        if (known := self._ahead.pop(request.clip_id, None)) is not None:
+            return known
+        if self.pixels:
+            return NotCopied.PIXELS_CHANGED, None
+        if self.config.mode != "auto":
+            return None, None
+        try:
+            return self._copied(request)
+        except CannotCopyError as error:
+            # Not the error itself, which would keep the packets of the copy during the encode.
+            return error.reason, error.n_frames
+
+    def _encode_together(
+        self, requests: Sequence[CutRequest], frame_pts: NDArray[np.int64]
+    ) -> None:
+        """Encodes clips in one decode, from the first frame of the first clip on.
+
+        Stops at the first frame that is not as expected. The clips that end later are then decoded
+        one by one, so what a clip shows never depends on the other clips.
+        """
+        lacking = [requests[0]]
+        for request in requests[1:]:
+            # A failure is the other clip's own, and occurs again when it is cut.
+            with suppress(CutError):
+                self._ahead[request.clip_id] = copied = self._copy_of(request)
+                if not isinstance(copied, CutClip) and request.clip_id not in self._encoded_ahead:
+                    lacking.append(request)
+        if len(lacking) < 2:
+            return
+        made = self._from_one_decode(lacking, frame_pts)
+        crfs = {
+            request.clip_id: crf
+            for request in lacking
+            if (clip := made.get(request.clip_id)) is not None
+            and (crf := self._coarser(request, clip)) is not None
+        }
+        large = [request for request in lacking if request.clip_id in crfs]
+        again = self._from_one_decode(large, frame_pts, crfs) if len(large) > 1 else {}
+        for clip_id, clip in made.items():
+            coarse = again.get(clip_id)
+            is_final = coarse is not None or clip_id not in crfs
+            self._encoded_ahead[clip_id] = _smaller(clip, coarse), is_final
+
+    def _from_one_decode(
+        self,
+        requests: Sequence[CutRequest],
+        frame_pts: NDArray[np.int64],
+        crfs: Mapping[str, int] | None = None,
+    ) -> dict[str, CutClip]:
+        """Encodes clips from one decode; returns those that end before the first wrong frame.
+
+        `crfs` has the quality by clip id; None is the recipe's.
+        """
+        waiting = deque(sorted(requests, key=lambda request: int(request.frame_pts[0])))
+        first, last = waiting[0].frame_pts[0], max(int(one.frame_pts[-1]) for one in waiting)
+        span = frame_pts[np.searchsorted(frame_pts, first) : np.searchsorted(frame_pts, last) + 1]
+        whole = replace(waiting[0], frame_pts=span)
+        encodes: list[_Encode] = []
+        made: dict[str, CutClip] = {}
+        try:
+            with ExitStack() as stack:
+                for frame in self._exact(whole, EARLIER_S[0]):
+                    while waiting and waiting[0].frame_pts[0] <= frame.pts:
+                        request = waiting.popleft()
+                        crf = self.config.crf if crfs is None else crfs[request.clip_id]
+                        upright = self._upright(request, frame)
+                        encodes.append(_Encode(request, upright, self._settings(crf), stack))
+                    for encode in encodes:
+                        encode.push(frame)
+                    for encode in [one for one in encodes if one.is_complete]:
+                        encodes.remove(encode)
+                        mp4, n_frames = encode.finish()
+                        clip = self._clip(
+                            encode.request, encode.upright, mp4, n_frames, encode.settings.crf
+                        )
+                        made[clip.clip_id] = clip
+        except (WrongFramesError, CutError, av.error.FFmpegError):
+            self._close()
+        return made
 
     def _image(self, request: CutRequest, pictures: _Pictures) -> CutClip:
         upright, frames = pictures
@@ -397,25 +501,32 @@ class ClipCutter:
 
     def _encoded(self, request: CutRequest, sps_id: int | None = None) -> CutClip:
         """Encodes the clip. Encodes it again if it is large compared with the source."""
-        encoded = self._at_quality(request, self.config.crf, sps_id)
+        encoded, is_final = None, False
+        if sps_id is None:
+            encoded, is_final = self._encoded_ahead.pop(request.clip_id, (None, False))
+        if encoded is None:
+            encoded = self._at_quality(request, self.config.crf, sps_id)
+        crf = None if is_final else self._coarser(request, encoded)
+        return encoded if crf is None else _smaller(encoded, self._at_quality(request, crf, sps_id))
+
+    def _coarser(self, request: CutRequest, encoded: CutClip) -> int | None:
+        """Returns the CRF for a clip that is large compared with the source; None for others."""
         factor, density = self.config.max_size_factor, request.source_bits_per_pixel
         if factor is None or density is None:
-            return encoded
+            return None
         most = factor * density / 8 * encoded.width * encoded.height * encoded.n_frames
         if len(encoded.mp4) <= max(most, SMALL_BYTES):
-            return encoded
+            return None
         # Sizes halve with every 6 steps of the CRF on x264's scale.
         coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
-        crf = min(51, self.config.crf + min(coarser, MAX_COARSER))
-        again = self._at_quality(request, crf, sps_id)
-        return again if len(again.mp4) < len(encoded.mp4) else encoded
+        return min(51, self.config.crf + min(coarser, MAX_COARSER))
 
     def _at_quality(self, request: CutRequest, crf: int, sps_id: int | None) -> CutClip:
         """Encodes the clip without audio: as BT.709, or with a number in the source's colours."""
 
         def encode(pictures: _Pictures) -> CutClip:
             upright, frames = pictures
-            preset, coded_as = self.config.preset, None
+            coded_as = None
             if sps_id is not None:
                 # What the frames say counts, not the container.
                 first = next(frames)
@@ -426,26 +537,32 @@ class ClipCutter:
                 width=upright.width,
                 height=upright.height,
                 fps=request.fps,
-                settings=EncodeSettings(
-                    crf=crf, preset=preset, encoder=self._encoder, coded_as=coded_as
-                ),
+                settings=replace(self._settings(crf), coded_as=coded_as),
             )
-            return CutClip(
-                clip_id=request.clip_id,
-                mp4=mp4,
-                cut_mode="encode",
-                first=0,
-                end=len(request.frame_pts),
-                n_frames=n_frames,
-                fps=request.fps,
-                width=upright.width,
-                height=upright.height,
-                crf=crf,
-                audio="dropped",
-                format="mp4",
-            )
+            return self._clip(request, upright, mp4, n_frames, crf)
 
         return self._trying(request, encode, as_coded=sps_id is not None)
+
+    def _settings(self, crf: int) -> EncodeSettings:
+        return EncodeSettings(crf=crf, preset=self.config.preset, encoder=self._encoder)
+
+    def _clip(
+        self, request: CutRequest, upright: Upright, mp4: bytes, n_frames: int, crf: int
+    ) -> CutClip:
+        return CutClip(
+            clip_id=request.clip_id,
+            mp4=mp4,
+            cut_mode="encode",
+            first=0,
+            end=len(request.frame_pts),
+            n_frames=n_frames,
+            fps=request.fps,
+            width=upright.width,
+            height=upright.height,
+            crf=crf,
+            audio="dropped",
+            format="mp4",
+        )
 
     def _trying(
         self,
@@ -473,9 +590,8 @@ class ClipCutter:
             return made
         raise AssertionError("the last attempt returns or raises")
 
-    def _pictures(
-        self, request: CutRequest, earlier_s: float | None, *, as_coded: bool
-    ) -> _Pictures:
+    def _exact(self, request: CutRequest, earlier_s: float | None) -> Iterator[DecodedFrame]:
+        """Seeks, and yields the frames of a clip; raises `WrongFramesError` if they are others."""
         if earlier_s is None:
             self._close()
         container = self._opened()
@@ -491,6 +607,7 @@ class ClipCutter:
             still=self._still,
             convert=as_frame,
         )
+        self._n_decoded += self._report.n_frames
         self._report = frames.report
         if earlier_s is not None:
             self._expect_end(stream, request)
@@ -499,10 +616,27 @@ class ClipCutter:
                 container.seek(target, stream=stream, backward=True)
             except av.error.FFmpegError as error:
                 raise WrongFramesError(f"cannot seek to {target}") from error
-        exact = self._followed(
+        yield from self._followed(
             exact_frames(frames, request, tolerant=earlier_s is None), frames.time_base
         )
+
+    def _pictures(
+        self, request: CutRequest, earlier_s: float | None, *, as_coded: bool
+    ) -> _Pictures:
+        exact = self._exact(request, earlier_s)
         first = next(exact)
+        upright = self._upright(request, first)
+        if as_coded:
+            return upright, (frame.picture for frame in chain([first], exact))
+        pictures = at_constant_rate(upright, chain([first], exact), frame_plan(request))
+        for stage in self.pixels:
+            pictures = changed_pixels(
+                stage, pictures, request.clip_id, request.fps, is_rgb=self.is_image
+            )
+        return upright, pictures
+
+    def _upright(self, request: CutRequest, first: DecodedFrame) -> Upright:
+        """Returns the converter of a clip's frames, of which `first` is the first one."""
         aspect, crop = request.pixel_aspect, request.crop
         if crop is None:
             coded = (first.picture.width, first.picture.height)
@@ -514,7 +648,7 @@ class ClipCutter:
                 f"{self.uri}: clip {request.clip_id} is {size[0]}x{size[1]} px; video in 4:2:0 "
                 "takes 2x2 at least; reject the clip with filters.short_side_px.min"
             )
-        upright = Upright(
+        return Upright(
             *size,
             rotation_deg=request.rotation_deg,
             is_mirrored=request.is_mirrored,
@@ -523,14 +657,6 @@ class ClipCutter:
             cover=request.size,
             is_still=self.is_image,
         )
-        if as_coded:
-            return upright, (frame.picture for frame in chain([first], exact))
-        pictures = at_constant_rate(upright, chain([first], exact), frame_plan(request))
-        for stage in self.pixels:
-            pictures = changed_pixels(
-                stage, pictures, request.clip_id, request.fps, is_rgb=self.is_image
-            )
-        return upright, pictures
 
     def _followed(
         self, frames: Iterator[DecodedFrame], time_base: Fraction
@@ -563,6 +689,48 @@ _SUFFIXES: dict[StillFormat, ClipFormat] = {"jpeg": "jpg", "png": "png", "webp":
 """Formats of still images that trainers read, with the suffixes of their files."""
 _BT709, _LIMITED, _FULL = 1, 1, 2
 """FFmpeg's numbers for the colour matrix and the ranges."""
+
+
+class _Encode:
+    """A clip that is encoded while its source is decoded for several clips."""
+
+    def __init__(
+        self, request: CutRequest, upright: Upright, settings: EncodeSettings, stack: ExitStack
+    ) -> None:
+        self.request, self.upright, self.settings = request, upright, settings
+        plan = np.bincount(frame_plan(request), minlength=len(request.frame_pts))
+        self._times = iter(plan.tolist())
+        self._n_left = len(request.frame_pts)
+        self._encoder = stack.enter_context(
+            Mp4Encoder(
+                width=upright.width, height=upright.height, fps=request.fps, settings=settings
+            )
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all frames of the clip were pushed."""
+        return self._n_left == 0
+
+    def push(self, frame: DecodedFrame) -> None:
+        """Takes the next source frame of the clip."""
+        self._n_left -= 1
+        self._add(self.upright.push(frame.picture))
+
+    def finish(self) -> tuple[bytes, int]:
+        """Ends the clip, and releases its encoder; returns the MP4 and its number of frames."""
+        self._add(self.upright.flush())
+        with self._encoder as encoder:
+            return encoder.finish()
+
+    def _add(self, pictures: Iterable[VideoFrame]) -> None:
+        for picture, times in zip(pictures, self._times, strict=False):
+            for _ in range(times):
+                self._encoder.add(picture)
+
+
+def _smaller(clip: CutClip, other: CutClip | None) -> CutClip:
+    return other if other is not None and len(other.mp4) < len(clip.mp4) else clip
 
 
 class WrongFramesError(Exception):

@@ -1,13 +1,15 @@
 """Settings for writing clips."""
 
 from fractions import Fraction
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
 from curator.frame_rate import as_words, parsed_rate
 from curator.frame_size import parsed_size
 from curator.stage import StageConfig, setting
+
+Size = tuple[int, int]
 
 
 class CutConfig(StageConfig):
@@ -58,10 +60,11 @@ class CutConfig(StageConfig):
     audio: Literal["drop", "copy", "aac"] = setting("drop", unit="name")
     """drop writes clips without audio; copy copies AAC if a packet begins within 3 ms of the clip,
     and encodes other audio; aac encodes all audio"""
-    size: tuple[int, int] | Literal["bucket"] | None = setting(None, unit="px")
+    size: Size | tuple[Size, ...] | Literal["bucket"] | None = setting(None, unit="px")
     """width and height of all clips, both even, such as 1280x720, 720p or [1280, 720]; a number is
-    a square; bucket takes the largest bucket that the clip covers; pictures are scaled to cover
-    this size and cropped around the centre; null keeps the source's size"""
+    a square; bucket takes the largest bucket that the clip covers; a list of sizes such as
+    [720p, 256p] makes a clip of each size; pictures are scaled to cover this size and cropped
+    around the centre; null keeps the source's size"""
     enlarge: Literal["never", "always"] = setting("never", unit="name")
     """never rejects clips whose pictures are smaller than size by more than 1%; always enlarges
     them"""
@@ -85,13 +88,18 @@ class CutConfig(StageConfig):
 
     @field_validator("size", mode="before")
     @classmethod
-    def _as_sides(cls, size: object) -> object:
+    def _as_sides(cls, size: Any) -> object:  # noqa: ANN401
         if size is None or size == "bucket":
             return size
+        # A list of numbers is one size.
+        is_list = isinstance(size, list | tuple) and not all(isinstance(x, int) for x in size)
         try:
-            return parsed_size(size)
+            sizes = tuple(map(parsed_size, size)) if is_list else parsed_size(size)
         except ValueError as error:
-            raise ValueError(f"{error}; or bucket") from error
+            raise ValueError(f"{error}; or bucket, or a list of sizes: [720p, 256p]") from error
+        if len(set(sizes)) < len(sizes) and is_list:
+            raise ValueError(f"sizes {size!r}; expected distinct sizes")
+        return sizes
 
     @field_validator("fps", mode="before")
     @classmethod
@@ -110,6 +118,13 @@ class CutConfig(StageConfig):
         return None if self.fps is None else parsed_rate(self.fps)
 
     @property
-    def has_form(self) -> bool:
-        """Whether the recipe sets the size, frame rate or length of clips."""
-        return not (self.size is None and self.fps is None and self.length_frames is None)
+    def sizes(self) -> tuple[Size, ...]:
+        """The sizes of which each clip is made, if the recipe lists them; otherwise empty."""
+        size: Any = self.size
+        is_list = isinstance(size, tuple) and isinstance(size[0], tuple)
+        return size if is_list else ()
+
+    @property
+    def one_size(self) -> Size | Literal["bucket"] | None:
+        """The size of all clips, or how it follows from the clip; None for own sizes."""
+        return None if self.sizes else self.size  # type: ignore[return-value]

@@ -25,7 +25,14 @@ from curator.records.cuts import CROP_COLUMNS, Crop, FreshClip, StoredFrames
 from curator.records.sources import FULL_HD, Failure, Medium, SourceRef
 from curator.records.tracks import SourceFrames
 from curator.scheduler import UnitRunner
-from curator.stages.cut.stage import ClipToCut, CutItem, CutOutcome, CutStage
+from curator.stages.cut.config import CutConfig
+from curator.stages.cut.stage import (
+    ClipToCut,
+    CutItem,
+    CutOutcome,
+    CutStage,
+    decoded_together,
+)
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyIndex, Location, Locations
 from curator.tables.clip_rows import ClipRow, ClipRows, fields_of, reject
@@ -56,7 +63,12 @@ KEPT_SHARE, TYPICAL_CLIP_S = 0.4, 5.0
 CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
 """Columns of `clips` that describe the written clip."""
 HOW_SCHEMA = pa.schema(
-    [("worker_s", pa.float64()), ("not_copied", pa.string()), ("is_decoded", pa.bool_())]
+    [
+        ("worker_s", pa.float64()),
+        ("not_copied", pa.string()),
+        ("is_decoded", pa.bool_()),
+        ("decoded_frames", pa.int64()),
+    ]
 )
 WRITTEN_SCHEMA = pa.schema(
     [
@@ -185,8 +197,9 @@ def typical_cut_s(source: SourceRef, n_pixels: int, *, may_copy: bool) -> float:
 class TrackLoader:
     """Reads the frame times of sources; keeps those of the last source for the next unit."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, config: CutConfig) -> None:
         self._tracks = Parts(store, "tracks", "")
+        self._config = config
         self._last: tuple[tuple[str, str], SourceFrames] | None = None
         """Part, id and frame times of the source that was read last."""
 
@@ -198,7 +211,7 @@ class TrackLoader:
             if self._last is None or self._last[0] != place:
                 self._last = place, table_to_source_frames(self._tracks.read(part), source_id)
             items.append(CutItem(clip=clip, track=self._last[1]))
-        return items
+        return decoded_together(items, self._config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,12 +370,16 @@ class Cutting:
         self.progress.foresee(self.stage.step, seen.work_s)
 
     def _typical_s(self, source: SourceRef) -> float:
-        own, size = (source.width, source.height), self._config.size
-        width, height = size if isinstance(size, tuple) else own
-        n_pixels = source.n_pixels or FULL_HD
-        if width is not None and height is not None:
-            n_pixels = width * height
-        return typical_cut_s(source, n_pixels, may_copy=self._may_copy(source, width, height))
+        config, own = self._config, (source.width, source.height)
+        work_s = 0.0
+        for size in config.sizes or (config.one_size,):
+            width, height = size if isinstance(size, tuple) else own
+            n_pixels = source.n_pixels or FULL_HD
+            if width is not None and height is not None:
+                n_pixels = width * height
+            may_copy = self._may_copy(source, width, height)
+            work_s += typical_cut_s(source, n_pixels, may_copy=may_copy)
+        return work_s
 
     def _work_s(self, clip: ClipRow, source: SourceRef) -> float:
         seen = self.foreseen
@@ -371,14 +388,20 @@ class Cutting:
         return CLIP_S + share * encode_s(clip.n_frames, clip.width * clip.height)
 
     def _may_copy_clip(self, clip: ClipRow, source: SourceRef) -> bool:
-        return clip.crop_x is None and self._may_copy(source, clip.width, clip.height)
+        is_sized = clip.output_size is not None
+        return clip.crop_x is None and self._may_copy(
+            source, clip.width, clip.height, is_sized=is_sized
+        )
 
-    def _may_copy(self, source: SourceRef, width: int | None, height: int | None) -> bool:
+    def _may_copy(
+        self, source: SourceRef, width: int | None, height: int | None, *, is_sized: bool = False
+    ) -> bool:
         """Returns whether settings and header allow a copy."""
         config = self._config
         if config.mode != "auto" or self.stage.pixels or config.rate is not None:
             return False
-        if config.size is not None and (width, height) != (source.width, source.height):
+        has_size = config.size is not None or is_sized
+        if has_size and (width, height) != (source.width, source.height):
             return False
         return source.codec in config.copy_codecs and source.pixel_format in (None, "yuv420p")
 
@@ -471,7 +494,8 @@ class Cutting:
             return
         engine = self.engine
         total_s = sum(map(_seconds, clips))
-        unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
+        footage_s = sum(seconds for _, seconds in pieces_of_footage(clips))
+        unit_s = min(CUT_UNIT_S, footage_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
         units = list(self._units(clips, sources, then, unit_s))
         work_s = sum(self._work_s(clip, sources[clip.source_id]) for clip in clips)
         self.progress.work(len(clips), total_s, n_before=n_before, work_s=work_s)
@@ -495,15 +519,16 @@ class Cutting:
         then: FollowUp | None,
         unit_s: float,
     ) -> Iterator[list[ClipToCut]]:
-        """Divides clips, in their order, into units of about `unit_s` seconds."""
-        for unit in pack(clips, max_items=CUT_UNIT_CLIPS, weight=_seconds, max_weight=unit_s):
-            yield [self._to_cut(clip, sources, then) for clip in unit]
+        """Divides clips, in the order of their sources, into units of about `unit_s` seconds."""
+        pieces, weight = pieces_of_footage(clips), lambda piece: float(piece[1])
+        for unit in pack(pieces, max_items=CUT_UNIT_CLIPS, weight=weight, max_weight=unit_s):
+            yield [self._to_cut(clip, sources, then) for piece, _ in unit for clip in piece]
 
     def _step(self, threads: int, *, passes_on: bool) -> Step:
         return stage_step(
             CutStage(self.stage.config, self.stage.pixels, threads=threads),
             keeps_state=True,
-            load=TrackLoader(self.store),
+            load=TrackLoader(self.store, self._config),
             keep=CutKeeper(self._parts, passes_on),
         )
 
@@ -517,8 +542,10 @@ class Cutting:
             span=Span(start_frame=clip.start_frame, end_frame=clip.end_frame, shot=clip.shot),
             min_frames=self._least(*(getattr(clip, name) for name in _FORM)),
             crop=_crop_of(clip),
-            # With `cut.size`, the row already has the size to write.
-            size=None if self._config.size is None else (clip.width, clip.height),
+            # If the recipe sets a size, the row already has the size to write.
+            size=(clip.width, clip.height)
+            if self._config.size is not None or clip.output_size is not None
+            else None,
             note=then.note(clip) if then is not None else None,
             work_s=self._work_s(clip, sources[clip.source_id]),
             window=None
@@ -550,7 +577,7 @@ class Cutting:
 
         Clips that the last run rejected after it wrote them have no `name`.
         """
-        columns = ("clip_id", *_FORM, *CROP_COLUMNS)
+        columns = ("clip_id", *_FORM, *CROP_COLUMNS, "output_size")
         kept = clips.table(fields_of(clips.schema, columns))
         kept = take_rows(kept, pa.array(clips.kept_numbers()))
         rows, own_tables = KeyIndex(kept["clip_id"]), []
@@ -593,10 +620,12 @@ class Cutting:
         `min_frames` and the crop depend on settings outside of the fingerprint of `cuts`, so a
         change of these settings repeats only the clips that it affects.
         """
-        same = CROP_COLUMNS if self._config.size is None else (*CROP_COLUMNS, "width", "height")
         is_same = np.logical_and.reduce(
-            [_filled(clips[name]) == _filled(stored[name]) for name in same]
+            [_filled(clips[name]) == _filled(stored[name]) for name in CROP_COLUMNS]
         )
+        is_sized = clips["output_size"].is_valid().to_numpy() | (self._config.size is not None)
+        for name in ("width", "height"):
+            is_same &= ~is_sized | (_filled(clips[name]) == _filled(stored[name]))
         forms = list(zip(*(clips[name].to_pylist() for name in _FORM), strict=True))
         least_of = {form: self._least(*form) for form in set(forms)}
         least = np.array([least_of[form] for form in forms])
@@ -609,6 +638,32 @@ class Cutting:
 
 def _seconds(clip: ClipRow) -> float:
     return clip.end_s - clip.start_s
+
+
+def pieces_of_footage(clips: Sequence[ClipRow]) -> Iterator[tuple[list[ClipRow], float]]:
+    """Divides clips into pieces that one unit cuts, so that their source is decoded once.
+
+    Yields the clips of a piece in the order of their starts, and the seconds of footage that no
+    piece before shows. Clips that end within the footage of a piece belong to the piece.
+    """
+    places: dict[str, int] = {}
+    for clip in clips:
+        places.setdefault(clip.source_id, len(places))
+    piece: list[ClipRow] = []
+    source, reached_s, seconds = "", 0.0, 0.0
+    for clip in sorted(clips, key=lambda clip: (places[clip.source_id], clip.start_frame)):
+        if clip.source_id != source:
+            source, reached_s = clip.source_id, clip.start_s
+        more_s = clip.end_s - max(clip.start_s, reached_s)
+        if piece and (more_s > 0 or piece[0].source_id != source):
+            yield piece, seconds
+            piece = []
+        if not piece:
+            seconds = max(0.0, more_s)
+        piece.append(clip)
+        reached_s = max(reached_s, clip.end_s)
+    if piece:
+        yield piece, seconds
 
 
 def _in_part(table: pa.Table, name: str) -> pa.Table:
@@ -657,6 +712,7 @@ def cut_facts(written: Sequence[pa.Table], crf: int) -> dict[str, Any]:
         **sums("{}", pa.chunked_array([pa.repeat(1, len(table))]), _DONE),
         **sums("{}_s", seconds, _DONE),
         **sums("{}_worker_s", table["worker_s"], {}),
+        "decoded_frames": pc.sum(table["decoded_frames"]).as_py() or 0,
         "copies_decoded": pc.sum(pc.and_(is_copy, table["is_decoded"])).as_py() or 0,
         "not_copied": _counts(table["not_copied"].drop_null()),
         "encoded_coarser": pc.sum(pc.greater(table["crf"], crf)).as_py() or 0,

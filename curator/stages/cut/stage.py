@@ -9,14 +9,15 @@ from functools import partial
 from typing import Any
 
 import av
+import numpy as np
 
 from curator.cut_requests import cut_request, windowed
 from curator.dataset.output_form import as_output
 from curator.media.encode import refuse_without
 from curator.records.clips import Reason, Span, Written
 from curator.records.cuts import Crop, CutRequest, NotCopied, crop_columns
-from curator.records.sources import Failure, SourceRef, decode_limit_s
-from curator.records.tracks import SourceFrames
+from curator.records.sources import Failure, Note, SourceRef, decode_limit_s
+from curator.records.tracks import KEY, SourceFrames
 from curator.sample_frames import SampleFramesStage
 from curator.stage import (
     Phase,
@@ -31,6 +32,7 @@ from curator.stage import (
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.storage import open_blocks, open_source
+from curator.storage.scratch import MAX_MP4S
 
 
 class CutStageConfig(StageConfig):
@@ -73,6 +75,8 @@ class CutItem:
 
     clip: ClipToCut
     track: SourceFrames
+    others: tuple[ClipToCut, ...] = ()
+    """The next clips of the unit, if one decode of the source reaches them, too."""
 
     @property
     def uri(self) -> str:
@@ -94,6 +98,8 @@ class CutOutcome:
     not_copied: NotCopied | None = None
     is_decoded: bool = True
     """Whether the check of a copy decoded all frames."""
+    decoded_frames: int = 0
+    """Frames of the source that were decoded for this clip, and for clips after it."""
     mp4: bytes = field(default=b"", repr=False)
     """The clip, until it is stored."""
 
@@ -103,6 +109,9 @@ MAX_CUT_BYTES = 6 << 30
 NVENC_GPUS = 1 / 8
 """Share of a GPU for one encoder. A GeForce opens at most eight sessions (since driver 551; other
 GPUs open more). Each worker decodes on one core, and eight cores are enough to use NVENC well."""
+MAX_PIXELS_AT_ONCE = 4 * 3840 * 2160
+"""Pixels of the frames of all encoders that are open at a time; an encoder takes about 50 bytes for
+each."""
 PIXELS_PER_CUT_S = 1e6
 """A twentieth of the speed of x264 on one core with the slowest preset of `cut.preset`."""
 
@@ -173,9 +182,14 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         return (av.library_versions["libavcodec"], *pixel_fingerprints(self.pixels))
 
     def settings(self) -> dict[str, object]:
-        """Returns the settings that change results."""
+        """Returns the settings that change results.
+
+        A list of sizes does not: the id of a clip has its size, so another size leaves the others.
+        """
         decides = {"enlarge", "most_cropped", "most_repeated"}
-        return self.config.cut.model_dump(mode="json", exclude={"verify_share", *decides})
+        cut = self.config.cut
+        settings = cut.model_dump(mode="json", exclude={"verify_share", *decides})
+        return settings | ({"size": None} if cut.sizes else {})
 
     def preflight(self) -> None:
         """Checks what the stages that change pixels need."""
@@ -203,9 +217,15 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         return tuple(file for stage in self.pixels for file in stage.files())
 
     def limit_s(self, unit: CutItem) -> float:
-        """Returns CPU-seconds for a clip; the worst case decodes the source from its start."""
-        pixels = unit.clip.span.n_frames * unit.track.width * unit.track.height
-        return decode_limit_s(unit.clip.source) + pixels / PIXELS_PER_CUT_S
+        """Returns CPU-seconds for clips; the worst case decodes the source from its start."""
+        clips = unit.clip, *unit.others
+        n_frames = sum(clip.span.n_frames for clip in clips)
+        pixels = n_frames * unit.track.width * unit.track.height
+        return len(clips) * decode_limit_s(unit.clip.source) + pixels / PIXELS_PER_CUT_S
+
+    def retried(self, unit: CutItem) -> CutItem:
+        """Returns the clip without others, one of which may have caused the death of a worker."""
+        return replace(unit, others=())
 
     @contextmanager
     def _cutter(self, unit: CutItem) -> Iterator[ClipCutter]:
@@ -242,27 +262,16 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
             self.release()
             raise
 
-    def _request(self, unit: CutItem) -> CutRequest:
-        clip = unit.clip
-        request = cut_request(
-            unit.track, clip.clip_id, clip.span, crop=clip.crop, min_frames=clip.min_frames
-        )
-        if clip.source.is_image:
-            # A still image has no rate and no length.
-            return as_output(replace(request, is_seekable=False), size=clip.size)
-        if clip.window is not None:
-            n_frames, fps = clip.window
-            return as_output(windowed(request, fps=fps, n_frames=n_frames), size=clip.size)
-        cut = self.config.cut
-        return as_output(request, size=clip.size, fps=cut.rate, n_frames=cut.length_frames)
-
     def process(self, unit: CutItem) -> CutOutcome:
         """Writes a clip."""
         begun = time.monotonic()
-        request = self._request(unit)
-        with self._cutter(unit) as cutter:
-            cut = cutter.cut(request)
         track, span = unit.track, unit.clip.span
+        request = request_of(unit.clip, track, self.config.cut)
+        others = [request_of(clip, track, self.config.cut) for clip in unit.others]
+        with self._cutter(unit) as cutter:
+            before = cutter.n_decoded
+            cut = cutter.cut(request, others, track.frame_pts)
+            decoded_frames = cutter.n_decoded - before
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
         written = Written(
@@ -290,6 +299,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
             worker_s=time.monotonic() - begun,
             not_copied=cut.not_copied,
             is_decoded=cut.is_decoded,
+            decoded_frames=decoded_frames,
             mp4=cut.mp4,
         )
 
@@ -306,6 +316,66 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
     def work_s(self, unit: CutItem) -> float:
         """Returns the estimated work of the clip."""
         return unit.clip.work_s
+
+
+def request_of(clip: ClipToCut, track: SourceFrames, cut: CutConfig) -> CutRequest:
+    """Returns the request to write a clip of a source as the recipe says."""
+    request = cut_request(
+        track, clip.clip_id, clip.span, crop=clip.crop, min_frames=clip.min_frames
+    )
+    if clip.source.is_image:
+        # A still image has no rate and no length.
+        return as_output(replace(request, is_seekable=False), size=clip.size)
+    if clip.window is not None:
+        n_frames, fps = clip.window
+        return as_output(windowed(request, fps=fps, n_frames=n_frames), size=clip.size)
+    return as_output(request, size=clip.size, fps=cut.rate, n_frames=cut.length_frames)
+
+
+def decoded_together(items: Sequence[CutItem], cut: CutConfig) -> list[CutItem]:
+    """Returns items that know the clips after them which one decode of the source reaches.
+
+    Such a clip overlaps those before it, or no key frame is between their end and its start, so
+    that its own decode would begin before their end.
+    """
+    groups: list[list[CutItem]] = []
+    ends: list[int] = []
+    for item in items:
+        track, start = item.track, item.clip.span.start_frame
+        n_frames = _n_source_frames(item, cut)
+        if not (
+            groups
+            and n_frames > 0
+            and groups[-1][0].track is track
+            and start >= groups[-1][-1].clip.span.start_frame
+            and not np.any(track.frame_flags[max(ends) : start + 1] & KEY)
+            and _n_at_once(ends, start) < MAX_MP4S
+            and (_n_at_once(ends, start) + 1) * track.width * track.height <= MAX_PIXELS_AT_ONCE
+        ):
+            groups.append([])
+            ends = []
+        groups[-1].append(item)
+        ends.append(start + n_frames)
+    return [
+        replace(item, others=tuple(replace(other.clip, note=None) for other in group[number:]))
+        for group in groups
+        for number, item in enumerate(group, 1)
+    ]
+
+
+def _n_source_frames(item: CutItem, cut: CutConfig) -> int:
+    """Returns the frames that are decoded for a clip; 0 for a clip that is decoded by itself."""
+    if Note.TIMES_START_AGAIN in item.track.notes or item.clip.source.is_image:
+        return 0
+    try:
+        return len(request_of(item.clip, item.track, cut).frame_pts)
+    except Exception:  # noqa: BLE001 - `process` fails the clip, with the traceback
+        return 0
+
+
+def _n_at_once(ends: Sequence[int], start: int) -> int:
+    """Returns how many of some clips have not ended at a frame."""
+    return sum(end > start for end in ends)
 
 
 def pixel_fingerprints(stages: Sequence[PixelStage[Any]]) -> list[tuple[str, str, str]]:

@@ -113,7 +113,7 @@ class DedupStage(CorpusStage[DedupConfig]):
         pairs = _NumberedPairs(stored.pairs, ids)
         is_window = np.zeros(len(ids), np.bool_)
         if windows is not None:
-            pairs, is_window = pairs.without(windows.are_views), windows.size > 0
+            pairs, is_window = pairs.without(windows.are_views), windows.is_window
         # Cameras of a moment have the same frames, so a clip of one is not divided.
         moments = moment_numbers(corpus)
         is_window = is_window if moments is None else is_window | (moments >= 0)
@@ -183,7 +183,8 @@ class DedupStage(CorpusStage[DedupConfig]):
                     edits=ALL_EDITS,
                 )
             )
-        takes = None if windows is None else _takes(corpus, ids, windows)
+        has_takes = windows is not None and windows.is_window.any()
+        takes = _takes(corpus, ids, windows) if windows is not None and has_takes else None
         for own, some in _by_size(ids, windows, compared, new) if config.enabled else ():
             pairs.append(
                 find(

@@ -13,7 +13,7 @@ from curator.cut_requests import (
     target_n_frames,
     windowed,
 )
-from curator.frame_size import upright_size
+from curator.frame_size import size_words, upright_size
 from curator.measures.camera import camera_tags
 from curator.measures.clip_semantics import content_of
 from curator.measures.clip_view import ClipView, How
@@ -42,18 +42,21 @@ def candidate_of(
     medium: Medium = Medium.VIDEO,
     within: TimeSpan | None = None,
     moment: Moment | None = None,
+    output_px: tuple[int, int] | None = None,
 ) -> Candidate:
     """Returns a candidate clip with its scores; no rule was applied to it yet.
 
     `aggregates` overrides, by score, how a `ScoreSpec` combines samples. `heads` makes scores from
     CLIP embeddings. With `crop_borders`, the clip gets a crop without black borders. `within` is
     the span of the manifest in which the clip lies, and `moment` the moment that it shows.
+    `output_px` is the width and height of the clip, if it is one of several sizes; the row has the
+    size of the picture.
     """
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
     crop = crop_within(track, span) if crop_borders else None
     size = span.size if isinstance(span, Window) else None
-    name = clip_id(track.source_id, start_pts, end_pts, size)
+    name = clip_id(track.source_id, start_pts, end_pts, size, output_px)
     request = cut_request(track, name, span, crop=crop)
     further: dict[str, Any] = dict.fromkeys(
         (*WINDOWED, *field_names(Retimed), *SPANNED, *IN_MOMENT)
@@ -96,6 +99,7 @@ def candidate_of(
         content_type=content_of(view)[0],
         tags=camera_tags(view),
         seconds=view.seconds,
+        output_size=None if output_px is None else size_words(output_px),
         **further,
     )
 

@@ -10,6 +10,7 @@ from math import ceil
 import numpy as np
 
 from curator.cut_requests import usual_rate
+from curator.frame_size import size_words
 from curator.measures.clip_view import duration_s
 from curator.records.clips import Shot, Span, Window
 from curator.records.time_spans import TimeSpan
@@ -30,6 +31,8 @@ class ClipPart:
     end_s: float
     within: TimeSpan | None = None
     """The span of the manifest in which the clip lies."""
+    output_px: tuple[int, int] | None = None
+    """The clip's width and height, if it is one of several sizes."""
 
     def span(self, track: Track) -> Span:
         """Returns all frames on screen at some time in the part, even if they begin earlier."""
@@ -126,6 +129,7 @@ class _Take:
                 size=(n, window.rate),
                 n_written=n_written,
                 fps=self._fps,
+                output_px=window.size,
             )
             for first, end, n_written in spans
         ]
@@ -202,9 +206,17 @@ def _even_edges(track: Track, start: int, end: int, pieces: int) -> list[int]:
 
 
 def clip_id(
-    source_id: str, start_pts: int, end_pts: int, size: tuple[int, Fraction | None] | None = None
+    source_id: str,
+    start_pts: int,
+    end_pts: int,
+    size: tuple[int, Fraction | None] | None = None,
+    output_px: tuple[int, int] | None = None,
 ) -> str:
-    """Returns the id of a clip, 24 hex digits, made from source id, span and size of the window."""
+    """Returns the id of a clip, 24 hex digits.
+
+    It is made from source id, span, size of the window, and output size if there are several.
+    """
     window = "" if size is None else f":{size[0]}@{size[1]}"
+    window += "" if output_px is None else f":{size_words(output_px)}"
     text = f"{source_id}:{start_pts}:{end_pts}{window}"
     return hashlib.sha256(text.encode()).hexdigest()[:24]

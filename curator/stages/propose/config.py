@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import field_validator, model_validator
 
 from curator.frame_rate import as_words, parsed_rate
+from curator.frame_size import parsed_size, size_words
 from curator.stage import StageConfig, setting
 
 _SHORT = re.compile(r"([0-9]+)(?:@([0-9./]+))?")
@@ -26,6 +27,8 @@ class WindowConfig(StageConfig):
     remainder: Literal["drop", "overlap", "keep"] = setting("drop", unit="name")
     """end of a take that is shorter than a window: drop rejects it as shorter_than_window; overlap
     moves the last window back to the end of the take; keep makes a shorter clip"""
+    size: tuple[int, int] | None = setting(None, unit="px")
+    """width and height of the clips of this window, as cut.size; null for cut.size"""
 
     @model_validator(mode="before")
     @classmethod
@@ -43,6 +46,11 @@ class WindowConfig(StageConfig):
     @classmethod
     def _as_words(cls, fps: object) -> object:
         return as_words(fps)
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _as_sides(cls, size: object) -> object:
+        return None if size is None else parsed_size(size)
 
     @model_validator(mode="after")
     def _possible(self) -> "WindowConfig":
@@ -62,12 +70,17 @@ class WindowConfig(StageConfig):
         return None if self.fps is None else parsed_rate(self.fps)
 
     @property
-    def size(self) -> tuple[int, float | None]:
-        """The columns `window_frames` and `window_fps` of its clips."""
-        return self.frames, None if self.rate is None else float(self.rate)
+    def form(self) -> tuple[int, float | None, str | None]:
+        """The columns `window_frames`, `window_fps` and `output_size` of its clips.
+
+        The last one is None if the window does not set a size.
+        """
+        fps = None if self.rate is None else float(self.rate)
+        return self.frames, fps, None if self.size is None else size_words(self.size)
 
     def __str__(self) -> str:
-        return f"{self.frames}@{self.fps}" if self.fps is not None else str(self.frames)
+        frames = f"{self.frames}@{self.fps}" if self.fps is not None else str(self.frames)
+        return frames if self.size is None else f"{frames} of {size_words(self.size)}"
 
 
 class ProposeConfig(StageConfig):
@@ -117,9 +130,9 @@ class ProposeConfig(StageConfig):
     @field_validator("windows")
     @classmethod
     def _distinct(cls, windows: tuple[WindowConfig, ...]) -> tuple[WindowConfig, ...]:
-        sizes = [window.size for window in windows]
+        forms = [window.form for window in windows]
         for window in windows:
-            if sizes.count(window.size) > 1:
+            if forms.count(window.form) > 1:
                 raise ValueError(f"windows has {window} twice; expected distinct sizes")
         return windows
 

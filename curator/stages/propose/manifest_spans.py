@@ -57,7 +57,11 @@ def moment_spans(
         if moment.size is not None:
             n_written, rate = moment.size
             span = Window(
-                **asdict(span), size=moment.size, n_written=n_written, fps=rate or track.fps
+                **asdict(span),
+                size=moment.size,
+                n_written=n_written,
+                fps=rate or track.fps,
+                output_px=moment.output_px,
             )
         made[span] = moment
     return made

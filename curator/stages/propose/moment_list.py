@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.frame_size import size_words
 from curator.matching.common_clock import Clock
 from curator.records.clips import Shot
 from curator.records.moments import Moment
@@ -144,6 +145,7 @@ def _parts(start_s: float, end_s: float, config: ProposeConfig) -> Iterator[_Par
 def _moment(group: str, part: _Part, cameras: Mapping[str, Camera]) -> Iterator[tuple[str, Moment]]:
     start_s, end_s, window = part
     size = None if window is None else (window.frames, window.rate)
+    output_px = None if window is None else window.size
     spans = {name: camera.span(start_s, end_s) for name, camera in cameras.items()}
     residuals = {name: cameras[name].residual_s(at) for name, at in spans.items()}
     aligned = sorted(cameras, key=lambda name: residuals[name])
@@ -154,19 +156,19 @@ def _moment(group: str, part: _Part, cameras: Mapping[str, Camera]) -> Iterator[
     residual_s = None if is_given else _bound_s(residuals[name] for name in aligned)
     ids = ",".join(sorted(cameras[name].track.source_id for name in aligned))
     text = f"{group}:{ids}:{start_s:.6f}:{end_s:.6f}:{size}"
+    text += "" if output_px is None else f":{size_words(output_px)}"
     moment = hashlib.sha256(text.encode()).hexdigest()[:_NAME_DIGITS]
     for name, at in spans.items():
-        if name in aligned:
-            yield (
-                name,
-                Moment(
-                    at=at,
-                    length_s=end_s - start_s,
-                    name=moment,
-                    n_cameras=len(aligned),
-                    residual_s=residual_s,
-                    size=size,
-                ),
-            )
-        else:
-            yield name, Moment(at=at, length_s=end_s - start_s, name=None, n_cameras=0, size=size)
+        is_aligned = name in aligned
+        yield (
+            name,
+            Moment(
+                at=at,
+                length_s=end_s - start_s,
+                name=moment if is_aligned else None,
+                n_cameras=len(aligned) if is_aligned else 0,
+                residual_s=residual_s if is_aligned else None,
+                size=size,
+                output_px=output_px,
+            ),
+        )

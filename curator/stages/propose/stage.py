@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from curator.measures.clip_view import ClipView, How
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.models.embedding_heads import Heads, normalised
-from curator.records.clips import REMAINDER, Candidate, Shot, Span
+from curator.records.clips import REMAINDER, Candidate, Shot, Span, Window
 from curator.records.columns import field_names
 from curator.records.moments import UNALIGNED, Moment
 from curator.records.sources import Failure, Note, SourceRef
@@ -64,11 +64,12 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """Finds the shots in tracks, divides shots into candidate clips, and scores the clips.
 
     `aggregates` overrides, by score, how a `ScoreSpec` combines samples. `heads_fingerprint`
-    identifies the heads that `with_heads` gets.
+    identifies the heads that `with_heads` gets. `sizes` are widths and heights: each span, except
+    windows with a size of their own, becomes a clip for each of them.
     """
 
     name = "propose"
-    version = 18
+    version = 19
     phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)
@@ -86,8 +87,10 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         aggregates: Mapping[str, How] | None = None,
         heads_fingerprint: str | None = None,
         measures: Measures = BUILT_IN,
+        sizes: Sequence[tuple[int, int]] = (),
     ) -> None:
         super().__init__(config)
+        self._sizes = tuple(sizes)
         self._aggregates = dict(aggregates or {})
         self._heads: Heads | None = None
         self._heads_fingerprint = heads_fingerprint
@@ -107,8 +110,9 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         return stage
 
     def models(self) -> tuple[object, ...]:
-        """Returns the aggregates, and the fingerprints of heads and measures."""
-        return self._aggregates, self._heads_fingerprint, self.measures.fingerprint()
+        """Returns the aggregates, the fingerprints of heads and measures, and the sizes."""
+        measures = self.measures.fingerprint()
+        return self._aggregates, self._heads_fingerprint, measures, self._sizes
 
     def process(self, unit: TrackItem) -> ProposedRows:
         """Makes the rows of one source."""
@@ -139,7 +143,8 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             spans = [span for span in spans if within[span.shot] is not None]
         if rig is not None and rig.refusal is not None:
             moments = {s: UNALIGNED for s in spans if not rig.spans or within[s.shot] in rig.spans}
-        facts = _source_facts(track, uri, len(shots), len(spans))
+        sized = [(span, size) for span in spans for size in self._sizes_of(span)]
+        facts = _source_facts(track, uri, len(shots), len(sized))
         facts["clock"] = None if rig is None else rig.clock
         if any(start == end for start, end in frames_of(track, named)):
             facts["notes"] = [*facts["notes"], str(Note.SPAN_OUTSIDE)]
@@ -147,9 +152,14 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             sources=[facts],
             shots=[_shot_row(track, number, shot) for number, shot in enumerate(shots)],
         )
-        for span in spans:
-            self._add(made, track, span, unit.source, within[span.shot], moments.get(span))
+        for span, size in sized:
+            self._add(made, track, span, unit.source, within[span.shot], moments.get(span), size)
         return made
+
+    def _sizes_of(self, span: Span) -> Sequence[tuple[int, int] | None]:
+        """Returns the sizes of the clips of a span; None for the size of all clips."""
+        own = span.output_px if isinstance(span, Window) else None
+        return (own,) if own is not None else self._sizes or (None,)
 
     def _remainders(
         self, track: Track | Failure, source: SourceRef, parts: Mapping[str, Sequence[ClipPart]]
@@ -157,7 +167,8 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         made = ProposedRows()
         if isinstance(track, Track):
             for part in parts[track.source_id]:
-                self._add(made, track, part.span(track), source, part.within)
+                span = part.span(track)
+                self._add(made, track, span, source, part.within, output_px=part.output_px)
         for clip in made.clips:
             clip.tags = [*clip.tags, REMAINDER]
         return made
@@ -170,6 +181,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         source: SourceRef,
         within: TimeSpan | None,
         moment: Moment | None = None,
+        output_px: tuple[int, int] | None = None,
     ) -> None:
         clip = candidate_of(
             track,
@@ -182,6 +194,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             medium=source.medium,
             within=within,
             moment=moment,
+            output_px=output_px,
         )
         made.clips.append(clip)
         view = ClipView(track, span)

@@ -7,7 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from curator.errors import UsageError
-from curator.frame_size import parsed_size, shape_of
+from curator.frame_size import parsed_size, shape_of, size_words
 from curator.number_text import amount, length, share
 from curator.tools.commands.arguments import Result
 
@@ -52,6 +52,12 @@ def solve(options: argparse.Namespace, trainers: "Sequence[Trainer]") -> Result:
             sized["cut.size"] = list(parsed_size(options.size))
         except ValueError as error:
             raise UsageError(f"--size: {error}") from error
+    elif written := {*used.cut.sizes, *(w.size for w in used.propose.windows if w.size)}:
+        named = ", ".join(map(size_words, sorted(written)))
+        raise UsageError(
+            f"the recipe of {options.out} writes clips of several sizes ({named}); name the size "
+            "that the trainers read, such as --size 1280x720"
+        )
     wants_sound = any(t.rules.sound.use == "trained" for t in trainers)
     if wants_sound and used.cut.audio == "drop" and takes.kinds[:, 2].any():
         sized["cut.audio"] = "copy"
@@ -103,7 +109,7 @@ def where(windows: "Sequence[WindowConfig]", used: Sequence[int]) -> str | None:
         return None
     conditions = []
     for number in used:
-        frames, fps = windows[number - 1].size
+        frames, fps, _ = windows[number - 1].form
         rate = "window_fps is null" if fps is None else f"window_fps = {fps:.6g}"
         shared = any(w.frames == frames for n, w in enumerate(windows, 1) if n not in used)
         conditions.append(f"window_frames = {frames}" + (f" and {rate}" if shared else ""))
@@ -138,8 +144,8 @@ def _enlarged(trainer: "Trainer", takes: "Takes", recipe: "Recipe") -> tuple[flo
     enlarged_s, size = 0.0, None
     largest = 0.0
     for number, (width, height, _) in enumerate(takes.kinds.tolist()):
-        if isinstance(recipe.cut.size, tuple):
-            width, height = recipe.cut.size
+        if isinstance(recipe.cut.one_size, tuple):
+            width, height = recipe.cut.one_size
         fit = trainer.rules.size.fitted(frames, width, height)
         if fit is None or not fit.is_enlarged:
             continue
@@ -159,9 +165,9 @@ def _smaller(
     from curator.recipe import with_changes
     from curator.tools.planning.recipe_search import evaluated
 
-    if not isinstance(recipe.cut.size, tuple):
+    if not isinstance(recipe.cut.one_size, tuple):
         return []
-    width, height = recipe.cut.size
+    width, height = recipe.cut.one_size
     gains = []
     for side in sorted(recipe.shard.resolutions, reverse=True):
         if side >= min(width, height):

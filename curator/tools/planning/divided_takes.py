@@ -124,10 +124,8 @@ def _sized(kinds: Ints, recipe: Recipe) -> Iterator[tuple[int, int, int, bool]]:
     cut, shard = recipe.cut, recipe.shard
     for width, height, sound in kinds.tolist():
         to = (width, height)
-        if cut.size is not None:
-            to = (
-                cut.size if isinstance(cut.size, tuple) else covered_size(width, height, shard)
-            ) or to
+        if (size := cut.one_size) is not None:
+            to = (size if isinstance(size, tuple) else covered_size(width, height, shard)) or to
         factor = cover_factor((width, height), to) if min(width, height) > 0 else 0.0
         cropped = 1 - to[0] * to[1] / (factor**2 * width * height) if factor else 0.0
         is_kept = cropped <= cut.most_cropped and min(to) >= min(shard.resolutions)

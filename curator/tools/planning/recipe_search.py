@@ -129,7 +129,7 @@ class _Search:
                 singles.append((near,))
         pool = [windows[0] for windows in self._top(singles, PAIRED, by_size=True)]
         for pair in combinations(pool, 2):
-            if pair[0].size != pair[1].size:
+            if pair[0].form != pair[1].form:
                 self._tried(pair)
         for fps in (None, *(rate for rate in self._rates() if rate is not None)):
             for max_s in self._max_lengths():
@@ -155,10 +155,10 @@ class _Search:
         sizes: dict[tuple[int, float | None], tuple[WindowConfig]] = {}
         for at in range(len(self._watchers)):
             for one in sorted(order, key=lambda w, at=at: -self._tried(w).well[at])[:2]:  # type: ignore[misc]
-                sizes.setdefault(one[0].size, one)
+                sizes.setdefault(one[0].form[:2], one)
         # Every second place is for a rate that is not yet among them, or a length far off.
         for one in order:
-            sizes.setdefault(one[0].size, one)
+            sizes.setdefault(one[0].form[:2], one)
         return list(sizes.values())[:n]
 
     def _rates(self) -> list[str | None]:

@@ -90,6 +90,11 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     finished.require_clips()
     recipe = with_changes(finished.recipe, keys)
     check_measured(finished, recipe)
+    if recipe.cut.sizes != finished.recipe.cut.sizes:
+        raise UsageError(
+            "a list of sizes in cut.size makes other clips, which only a run can; use `curate run "
+            "--set cut.size=...`"
+        )
     candidates = finished.candidates()
     decisions = decide_again(finished, recipe, candidates, rules_only=rules_only)
     return Tuned(

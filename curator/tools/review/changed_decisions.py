@@ -19,7 +19,7 @@ from curator.measures.filtering import filter_columns, score_values
 from curator.measures.rules import reasons_of
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, column_rules
-from curator.records.clips import REMAINDER, Reason
+from curator.records.clips import REMAINDER, SIZED, Reason
 from curator.runs.corpus import CorpusState
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
@@ -227,7 +227,8 @@ class _StoredRemainders:
 
     def find(self, parts: pa.Table) -> pa.Table:
         """Returns the stored candidates of parts of clips, and counts the other parts."""
-        names = ("source_id", "start_s", "end_s", "n_frames", "fps", "written_fps")
+        names = ["source_id", "start_s", "end_s", "n_frames", "fps", "written_fps"]
+        names += (name for name in SIZED if name in self._stored.column_names)
         own = self._stored.select(names).to_pylist()
         by_source: dict[str, list[int]] = {}
         for number, row in enumerate(own):
@@ -244,6 +245,7 @@ class _StoredRemainders:
                 for slack_s in (_SLACK_FRAMES / max(1.0, row["fps"] or row["written_fps"]),)
                 if abs(row["start_s"] - ends[0]) <= slack_s
                 and abs(row["end_s"] - ends[1]) <= slack_s
+                and all(row.get(name) == part[name] for name in SIZED)
             ]
             found.update(same)
             self.n_unknown += not same

@@ -204,6 +204,8 @@ def _form_words(clip: ClipRow) -> Iterator[str]:
     if clip.window_frames is not None:
         rate = "the source's rate" if clip.window_fps is None else f"{clip.window_fps:.4g}/s"
         yield f"window of {clip.window_frames} frames at {rate}"
+    if clip.output_size is not None:
+        yield f"of the size {clip.output_size}"
     if clip.scale_factor is not None:
         yield f"scaled by {score(clip.scale_factor)}, {clip.cropped_share or 0.0:.0%} cropped"
     if clip.rate_factor is not None:

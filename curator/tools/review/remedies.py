@@ -366,9 +366,14 @@ def _shorter(clip: ClipRow, recipe: Recipe, seconds: float) -> Settings:
 
 def _keeping_ends(clip: ClipRow, recipe: Recipe) -> str:
     """Returns the windows, with ends of takes kept as shorter clips for the size of a clip."""
+    frames, fps, size = clip.window_frames, clip.window_fps, clip.output_size
     windows = [
         window.model_dump(mode="json", exclude_defaults=True)
-        | ({"remainder": "keep"} if window.size == (clip.window_frames, clip.window_fps) else {})
+        | (
+            {"remainder": "keep"}
+            if window.form in ((frames, fps, size), (frames, fps, None))
+            else {}
+        )
         for window in recipe.propose.windows
     ]
     return json.dumps(windows)

@@ -120,7 +120,8 @@ def test_windows_of_a_shot_without_a_gap_are_one_take_of_a_minute() -> None:
     """Pins what is compared as one: by shot, source and size, up to a frame that no window has."""
     starts = [*range(0, 2000, 50), 2100, 2150, 2180, 2230, 0, 0]
     spans = WindowSpans(
-        size=np.array([1] * 44 + [2, 0]), source=np.zeros(46, np.int64),
+        size=np.array([1] * 44 + [2, 0]), is_window=np.arange(46) < 45,
+        source=np.zeros(46, np.int64),
         shot=np.array([0] * 43 + [1, 0, 0]), start_frame=np.array(starts),
         end_frame=np.array(starts) + 50, start_s=np.array(starts) / 25,
     )  # fmt: skip

@@ -62,7 +62,7 @@ def test_every_window_is_exact_and_every_frame_is_in_one_clip(
     made = windows_of(track, window)
     edges = [(w.start_frame, w.end_frame) for w in made]
     assert [edges[0][0], *(end for _, end in edges)] == [*(a for a, _ in edges), track.n_frames]
-    frames, fps = WindowConfig.model_validate(window).size
+    frames, fps, _ = WindowConfig.model_validate(window).form
     short = [w for w in made if w.n_written < frames]
     assert len(made) >= 4
     assert short == ([made[-1]] if made[-1].n_written < frames else [])
@@ -82,7 +82,7 @@ def test_the_row_says_the_window_its_rate_and_what_it_repeats(rate: str) -> None
     for window in ("81@16", "33"):
         w = windows_of(track, window)[0]
         row = candidate_of(track, w, "a.mp4", aggregates={}, crop_borders=False)
-        frames, fps = WindowConfig.model_validate(window).size
+        frames, fps, _ = WindowConfig.model_validate(window).form
         assert (row.n_frames, row.window_frames, row.window_fps) == (frames, frames, fps)
         assert Fraction(row.fps_fraction) == w.fps
         plan = frame_plan(windowed(cut_request(track, "a", w), fps=w.fps, n_frames=frames))

@@ -70,7 +70,7 @@ def proposed(track: Track, config: ProposeConfig, rate: Fraction | None) -> list
         is_long = span.n_frames / own >= config.min_s - 1e-6
         if not isinstance(span, Window):
             return is_long
-        window = next(w for w in config.windows if w.size[0] == span.size[0])
+        window = next(w for w in config.windows if w.form[0] == span.size[0])
         return span.n_written >= span.size[0] or (window.remainder == "keep" and is_long)
 
     return sorted(clip(span) for span in propose_clips(track, [shot], config) if is_kept(span))
