@@ -1,0 +1,683 @@
+#!/usr/bin/env python3
+"""Do all readers give frame i of a clip with an encoded head, and what do such clips cost?
+
+    encoded_heads.py clips FOLDER MEDIA FILM ...    makes clips of MEDIA's H.264, films, synthetic files
+    encoded_heads.py read FOLDER --readers PYTHON   reads each clip by each reader
+    encoded_heads.py loader OUT                     reads the shards of a run by `ClipDataset`
+    encoded_heads.py cost FOLDER                    compares heads with the source, and bytes
+
+PYTHON is an interpreter with PyAV, OpenCV, torchcodec, decord and imageio; readers run in it one by
+one. Chromium, GStreamer and the `ffmpeg` command are used where they are installed.
+
+The reference is PyAV's decode in order with one thread. A frame is wrong if its small gray picture
+is nearer to that of another frame, or far from its own. A frame that equals its neighbours in the
+reference decides nothing, and is not counted.
+"""
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Picture = NDArray[np.uint8]
+Numbered = Iterator[tuple[int, Picture]]
+"""Indices of frames, and what a reader gives for them: RGB [H, W, 3], or gray [H, W]."""
+SMALL = (96, 54)
+RANDOM = 24
+"""Frames of a clip that are read in random order."""
+MOST_FRAMES = 1300
+"""Longer media are left out."""
+MARGIN = 0.15
+"""Gray levels by which another frame must be nearer; converters differ by less."""
+MOST_OFF = 6.0
+"""Gray levels, in the mean, that a right frame may differ by: matrices of untagged video."""
+
+
+def small(picture: Picture) -> NDArray[np.float32]:
+    import cv2
+
+    gray = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
+    return cv2.resize(gray, SMALL, interpolation=cv2.INTER_AREA).astype(np.float32)
+
+
+def drawn(n: int) -> list[int]:
+    """Frames in random order: all kinds of jumps, over the joint and back."""
+    return [random.Random(1).randrange(n) for _ in range(RANDOM - 3)] + [n - 1, 0, n // 2]
+
+
+def by_pyav(path: Path, n: int, threads: int = 1) -> Numbered:
+    import av
+
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type, stream.codec_context.thread_count = "AUTO", threads
+        for index, frame in enumerate(container.decode(stream)):
+            yield index, frame.to_ndarray(format="rgb24")
+
+
+def by_pyav_threads(path: Path, n: int) -> Numbered:
+    yield from by_pyav(path, n, threads=2)
+
+
+def by_pyav_seek(path: Path, n: int) -> Numbered:
+    import av
+
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type, stream.codec_context.thread_count = "AUTO", 2
+        tick = 1 / (Fraction(stream.average_rate) * stream.time_base)
+        for index in drawn(n):
+            container.seek(round(index * tick), stream=stream)
+            for frame in container.decode(stream):
+                if round(frame.pts / tick) >= index:
+                    yield index, frame.to_ndarray(format="rgb24")
+                    break
+
+
+def by_opencv(path: Path, n: int) -> Numbered:
+    import cv2
+
+    video = cv2.VideoCapture(str(path))
+    assert int(video.get(cv2.CAP_PROP_FRAME_COUNT)) == n
+    index = 0
+    while True:
+        there, frame = video.read()
+        if not there:
+            return
+        yield index, np.ascontiguousarray(frame[:, :, ::-1])
+        index += 1
+
+
+def by_opencv_seek(path: Path, n: int) -> Numbered:
+    import cv2
+
+    video = cv2.VideoCapture(str(path))
+    for index in drawn(n):
+        video.set(cv2.CAP_PROP_POS_FRAMES, index)
+        yield index, np.ascontiguousarray(video.read()[1][:, :, ::-1])
+
+
+def by_torchcodec(path: Path, n: int, mode: str = "exact", *, in_order: bool = False) -> Numbered:
+    from torchcodec.decoders import VideoDecoder
+
+    decoder = VideoDecoder(str(path), seek_mode=mode)
+    assert len(decoder) == n
+    for index in range(n) if in_order else drawn(n):
+        yield index, decoder[index].permute(1, 2, 0).numpy()
+
+
+def by_torchcodec_in_order(path: Path, n: int) -> Numbered:
+    yield from by_torchcodec(path, n, in_order=True)
+
+
+def by_torchcodec_approximate(path: Path, n: int) -> Numbered:
+    yield from by_torchcodec(path, n, "approximate")
+
+
+def by_torchcodec_times(path: Path, n: int) -> Numbered:
+    from torchcodec.decoders import VideoDecoder
+
+    decoder = VideoDecoder(str(path))
+    indices = drawn(n)
+    rate = decoder.metadata.average_fps
+    shown = decoder.get_frames_played_at([(index + 0.5) / rate for index in indices])
+    yield from zip(indices, shown.data.permute(0, 2, 3, 1).numpy(), strict=True)
+
+
+def by_decord(path: Path, n: int) -> Numbered:
+    import decord
+
+    reader = decord.VideoReader(str(path))
+    assert len(reader) == n
+    for index in range(n):
+        yield index, reader.next().asnumpy()
+
+
+def by_decord_random(path: Path, n: int) -> Numbered:
+    import decord
+
+    reader = decord.VideoReader(str(path))
+    for index in drawn(n):
+        yield index, reader[index].asnumpy()
+
+
+def by_decord_batch(path: Path, n: int) -> Numbered:
+    import decord
+
+    indices = sorted(set(drawn(n)))
+    batch = decord.VideoReader(str(path), num_threads=2).get_batch(indices)
+    yield from zip(indices, batch.asnumpy(), strict=True)
+
+
+def by_imageio(path: Path, n: int) -> Numbered:
+    import imageio.v3 as imageio
+
+    yield from enumerate(imageio.imiter(path, plugin="pyav", thread_type="FRAME"))
+
+
+READERS: dict[str, Callable[[Path, int], Numbered]] = {
+    "PyAV, in order, 2 threads": by_pyav_threads,
+    "PyAV, seek": by_pyav_seek,
+    "OpenCV, in order": by_opencv,
+    "OpenCV, seek": by_opencv_seek,
+    "torchcodec, in order": by_torchcodec_in_order,
+    "torchcodec, exact, random": by_torchcodec,
+    "torchcodec, approximate, random": by_torchcodec_approximate,
+    "torchcodec, by time": by_torchcodec_times,
+    "decord, in order": by_decord,
+    "decord, random": by_decord_random,
+    "decord, batch, 2 threads": by_decord_batch,
+    "imageio, in order": by_imageio,
+}
+"""Run in the other interpreter. Readers that yield all frames must yield exactly `n`."""
+ALL_FRAMES = ("in order", "ffmpeg", "GStreamer", "whole")
+
+
+class Count:
+    """What a reader gave: right and wrong frames, clips with a wrong one, and errors."""
+
+    def __init__(self) -> None:
+        self.frames = self.clips = 0
+        self.wrong: list[tuple[str, int, int]] = []
+        self.errors: list[str] = []
+
+    def compare(self, name: str, meant: NDArray[np.float32], numbered: Numbered, *, whole: bool) -> None:
+        self.clips += 1
+        n_seen, n = 0, len(meant)
+        try:
+            for index, picture in numbered:
+                n_seen += 1
+                if index >= n:
+                    continue
+                shown = small(picture)
+                low = max(0, index - 6)
+                near = meant[low : index + 7]
+                off = np.abs(near - shown).mean(axis=(1, 2))
+                own = off[index - low]
+                apart = np.abs(near - meant[index]).mean(axis=(1, 2))
+                apart[index - low] = np.inf
+                if own > MOST_OFF or off.min() + MARGIN < own:
+                    self.wrong.append((name, index, int(off.argmin()) + low))
+                elif apart.min() > 2 * MARGIN:
+                    self.frames += 1
+            if whole and n_seen != n:
+                raise ValueError(f"{n_seen} of {n} frames")
+        except Exception as error:  # noqa: BLE001 - each reader has its own errors
+            self.errors.append(f"{name}: {type(error).__name__} {str(error)[:200]}")
+
+    def told(self) -> dict[str, Any]:
+        return {"clips": self.clips, "frames": self.frames, "wrong": self.wrong[:20],
+                "n_wrong": len(self.wrong), "errors": self.errors}  # fmt: skip
+
+
+def listed(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / "clips.json").read_text())
+
+
+def read_by(folder: Path, reader: str) -> dict[str, Any]:
+    """Reads all clips by one reader, in this process."""
+    count = Count()
+    for clip in listed(folder):
+        path = folder / clip["file"]
+        meant = np.load(path.with_suffix(".npy")).astype(np.float32)
+        whole = any(word in reader for word in ALL_FRAMES)
+        count.compare(clip["file"], meant, READERS[reader](path, len(meant)), whole=whole)
+    return count.told()
+
+
+def by_command(folder: Path) -> dict[str, dict[str, Any]]:
+    """Compares the bits of all frames by the `ffmpeg` command: as it is, remuxed, and after seeks."""
+    counts = {name: Count() for name in ("ffmpeg, in order", "ffmpeg, -ss, one frame")}
+    chains = (("mkv",), ("ts",), ("flv",), ("mkv", "mp4"), ("ts", "mp4"))
+    counts |= {"ffmpeg -c copy, " + ", ".join(chain): Count() for chain in chains}
+    for clip in listed(folder):
+        path = folder / clip["file"]
+        meant = json.loads(path.with_suffix(".md5.json").read_text())
+
+        def check(
+            name: str, found: Callable[[], list[str]], expected: list[str], file: str = path.name
+        ) -> None:
+            count = counts[name]
+            count.clips += 1
+            try:
+                sums = found()
+            except subprocess.CalledProcessError as error:
+                count.errors.append(f"{file}: {error.stderr[-200:]}")
+                return
+            if len(sums) != len(expected):
+                count.errors.append(f"{file}: {len(sums)} of {len(expected)} frames")
+            pairs = list(zip(sums, expected, strict=False))
+            count.wrong += [(file, i, -1) for i, (a, b) in enumerate(pairs) if a != b]
+            count.frames += sum(a == b for a, b in pairs)
+
+        check("ffmpeg, in order", lambda: framemd5(path), meant)
+        fps = Fraction(clip["fps"])
+        for index in (0, clip["n_head"] - 1, clip["n_head"], clip["n_head"] + 1, len(meant) - 1):
+            # Half a frame earlier: -ss gives the first frame at or after a time.
+            seek = ["-ss", f"{max(0.0, float((index - Fraction(1, 2)) / fps)):.6f}"]
+            check(
+                "ffmpeg, -ss, one frame",
+                lambda seek=seek: framemd5(path, *seek, n=1),
+                meant[index : index + 1],
+            )
+        with tempfile.TemporaryDirectory() as scratch:
+            for chain in chains:
+                made = path
+                for number, suffix in enumerate(chain):
+                    target = Path(scratch) / f"{number}{'-'.join(chain)}.{suffix}"
+                    command = ["ffmpeg", "-v", "error", "-y", "-i", made, "-c", "copy", target]
+                    subprocess.run(command, check=True, capture_output=True)
+                    made = target
+                check("ffmpeg -c copy, " + ", ".join(chain), lambda made=made: framemd5(made), meant)
+    return {name: count.told() for name, count in counts.items()}
+
+
+def framemd5(path: Path, *before: str, n: int | None = None) -> list[str]:
+    command = ["ffmpeg", "-v", "error", *before, "-i", str(path), "-map", "0:v", "-vsync", "0"]
+    command += ["-frames:v", str(n)] if n else []
+    command += ["-pix_fmt", "yuv420p", "-f", "framemd5", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    if done.stderr:
+        raise subprocess.CalledProcessError(0, command, stderr=done.stderr)
+    return [line.split(",")[-1].strip() for line in done.stdout.splitlines() if line[0] != "#"]
+
+
+def by_gstreamer(folder: Path) -> dict[str, dict[str, Any]]:
+    count = Count()
+    for clip in listed(folder):
+        path = folder / clip["file"]
+        meant = np.load(path.with_suffix(".npy")).astype(np.float32)
+        count.compare(clip["file"], meant, _gstreamer_frames(path, clip), whole=True)
+    return {"GStreamer (qtdemux, avdec_h264), in order": count.told()}
+
+
+def _gstreamer_frames(path: Path, clip: dict[str, Any]) -> Numbered:
+    width, height = clip["size"]
+    row = -(-3 * width // 4) * 4
+    pipeline = f"filesrc location={path} ! qtdemux ! h264parse ! avdec_h264 ! videoconvert ! video/x-raw,format=RGB ! fdsink fd=1"  # noqa: E501
+    with subprocess.Popen(["gst-launch-1.0", "-q", *pipeline.split()], stdout=-1) as process:
+        index = 0
+        while data := process.stdout.read(row * height):
+            picture = np.frombuffer(data, np.uint8).reshape(height, row)[:, : 3 * width]
+            yield index, picture.reshape(height, width, 3)
+            index += 1
+
+
+PAGE = """
+const done = arguments[arguments.length - 1], [url, times] = arguments;
+(async () => {
+  const video = document.createElement('video');
+  video.muted = true;
+  video.src = URL.createObjectURL(await (await fetch(url)).blob());
+  await new Promise((ok, bad) => { video.onloadeddata = ok; video.onerror = () => bad(video.error.message); });
+  const canvas = document.createElement('canvas'), found = [];
+  [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
+  for (const time of times) {
+    const seeked = new Promise((ok, bad) => { video.onseeked = ok; video.onerror = () => bad(video.error.message); });
+    video.currentTime = time;
+    await seeked;
+    canvas.getContext('2d').drawImage(video, 0, 0);
+    found.push(canvas.toDataURL('image/jpeg', 0.95).split(',')[1]);
+  }
+  return [video.duration, found];
+})().then(done, (error) => done(String(error)));
+"""  # noqa: E501
+
+
+def by_chromium(folder: Path) -> dict[str, dict[str, Any]]:
+    """Shows random frames of each clip in a `<video>`, by seeks to their middles."""
+    import base64
+    import functools
+    import http.server
+    import threading
+
+    import cv2
+    from selenium import webdriver
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = functools.partial(Handler, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    options = webdriver.ChromeOptions()
+    for option in ("--headless=new", "--no-sandbox", "--no-proxy-server", "--no-first-run"):
+        options.add_argument(option)
+    service = webdriver.ChromeService("/usr/bin/chromedriver")
+    driver = webdriver.Chrome(options=options, service=service)
+    driver.set_script_timeout(300)
+    driver.get(f"http://127.0.0.1:{server.server_port}/clips.json")
+
+    def frames(clip: dict[str, Any], n: int) -> Numbered:
+        fps, joint = Fraction(clip["fps"]), clip["n_head"]
+        indices = [joint, joint - 1, *drawn(n)[-14:], joint]
+        times = [float((index + Fraction(1, 2)) / fps) for index in indices]
+        answer = driver.execute_async_script(PAGE, clip["file"], times)
+        if isinstance(answer, str):
+            raise ValueError(answer)
+        if abs(answer[0] - n / fps) > 0.002:
+            raise ValueError(f"lasts {answer[0]} s, not {float(n / fps)}")
+        for index, data in zip(indices, answer[1], strict=True):
+            coded = np.frombuffer(base64.b64decode(data), np.uint8)
+            yield index, cv2.imdecode(coded, cv2.IMREAD_COLOR_RGB)
+
+    count = Count()
+    for clip in listed(folder):
+        meant = np.load((folder / clip["file"]).with_suffix(".npy")).astype(np.float32)
+        count.compare(clip["file"], meant, frames(clip, len(meant)), whole=False)
+    version = driver.capabilities["browserVersion"]
+    driver.quit()
+    server.shutdown()
+    return {f"Chromium {version}, seek": count.told()}
+
+
+def by_window_decoder(folder: Path) -> dict[str, dict[str, Any]]:
+    """Reads windows of clips as `ClipDataset` does."""
+    import torch
+
+    from curator.loading.window_decoder import ClipWindow, decode_window
+
+    def windows(path: Path, clip: dict[str, Any], n: int, threads: int) -> Numbered:
+        mp4, length, (width, height) = path.read_bytes(), min(9, n), clip["size"]
+        for start in drawn(n - length + 1):
+            into = torch.empty((3, length, height, width), dtype=torch.uint8)
+            window = ClipWindow(
+                mp4=mp4, wanted=np.arange(start, start + length), rate=Fraction(clip["fps"]),
+                decoder_threads=threads, scaled=False, name=path.name,
+            )  # fmt: skip
+            decode_window(window, into)
+            yield from enumerate(into.permute(1, 2, 3, 0).contiguous().numpy(), start)
+
+    counts = {}
+    for threads in (1, 2):
+        count = Count()
+        for clip in listed(folder):
+            path = folder / clip["file"]
+            meant = np.load(path.with_suffix(".npy")).astype(np.float32)
+            numbered = windows(path, clip, len(meant), threads)
+            count.compare(clip["file"], meant, numbered, whole=False)
+        counts[f"curator.loading, windows, {threads} thread(s)"] = count.told()
+    return counts
+
+
+def read_all(folder: Path, python: str) -> None:
+    """Prints a table of all readers, then JSON."""
+    results: dict[str, Any] = {}
+    for reader in READERS:
+        began = time.monotonic()
+        done = subprocess.run(
+            [python, __file__, "read", str(folder), "--reader", reader],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        lines = done.stdout.splitlines()
+        failed = {"clips": 0, "frames": 0, "n_wrong": 0, "wrong": [], "errors": [done.stderr[-400:]]}
+        results[reader] = json.loads(lines[-1]) if done.returncode == 0 else failed
+        show(reader, results[reader], time.monotonic() - began)
+    others: list[Callable[[Path], dict[str, dict[str, Any]]]] = [by_window_decoder]
+    others += [by_command] if shutil.which("ffmpeg") else []
+    others += [by_gstreamer] if shutil.which("gst-launch-1.0") else []
+    others += [by_chromium] if shutil.which("chromedriver") else []
+    for other in others:
+        began = time.monotonic()
+        for name, found in other(folder).items():
+            results[name] = found
+            show(name, found, time.monotonic() - began)
+    print(json.dumps(results))
+
+
+def show(reader: str, found: dict[str, Any], seconds: float) -> None:
+    print(
+        f"| {reader} | {found['clips']} | {found['frames']} | {found['n_wrong']} | "
+        f"{len(found['errors'])} | {seconds:.0f} s", *found["wrong"][:6], *found["errors"][:6],
+        flush=True,
+    )  # fmt: skip
+
+
+CLOSED = "keyint=12:min-keyint=12:scenecut=0:b-adapt=0"
+SYNTHETIC: dict[str, dict[str, Any]] = {
+    "plain.mp4": {"bframes": 0},
+    "plain.mkv": {"bframes": 0},
+    "plain.ts": {"bframes": 0},
+    "ntsc.mov": {"bframes": 0, "fps": Fraction(30_000, 1001)},
+    "b_frames.mp4": {"bframes": 3},
+    "b_frames.mkv": {"bframes": 3},
+    "b_frames.ts": {"bframes": 3},
+    "b_frames.flv": {"bframes": 2},
+    "film_rate.mkv": {"bframes": 2, "fps": Fraction(24_000, 1001)},
+    "ntsc60.ts": {"bframes": 2, "fps": Fraction(60_000, 1001)},
+    "pyramid.mp4": {"bframes": 7, "params": f"b-pyramid=normal:ref=4:{CLOSED}"},
+    "pyramid16.mkv": {"bframes": 15, "params": f"b-pyramid=normal:ref=16:{CLOSED}"},
+    "sound.ts": {"bframes": 3, "audio_tone_s": 4.0},
+    "open_groups.ts": {"bframes": 3, "params": "open-gop=1:keyint=12:min-keyint=12:scenecut=0"},
+    "open_groups.mp4": {"bframes": 3, "params": "open-gop=1:keyint=12:min-keyint=12:scenecut=0"},
+    "slices.mp4": {"bframes": 2, "params": f"slices=4:{CLOSED}"},
+    "baseline.mp4": {"bframes": 0, "options": {"profile": "baseline"}},
+    "main.ts": {"bframes": 2, "options": {"profile": "main"}},
+    "repeated_headers.mp4": {"bframes": 2, "params": f"repeat-headers=1:aud=1:{CLOSED}"},
+    "broadcast.ts": {"bframes": 2, "params": f"nal-hrd=cbr:bitrate=1500:vbv-maxrate=1500:vbv-bufsize=1500:filler=1:aud=1:{CLOSED}"},  # noqa: E501
+    "matrices.mp4": {"bframes": 2, "params": f"cqm=jvt:{CLOSED}"},
+    "weighted.mp4": {"bframes": 3, "params": f"weightp=2:ref=3:{CLOSED}"},
+    "bt601.mkv": {"bframes": 2, "params": f"colorprim=smpte170m:transfer=smpte170m:colormatrix=smpte170m:{CLOSED}"},  # noqa: E501
+    "numbered.mp4": {"bframes": 2, "params": f"sps-id=1:{CLOSED}"},
+    "constrained.ts": {"bframes": 2, "params": f"constrained-intra=1:cabac=0:{CLOSED}"},
+}
+"""Sources of 192x108 at 30 frames/s, each frame unlike the next, with a key frame every 12."""
+
+
+def make_synthetic(folder: Path) -> Iterator[Path]:
+    import av
+    from film_makers import write_video
+    from film_shots import moving_texture
+
+    for name, made in SYNTHETIC.items():
+        path, settings = folder / name, dict(made)
+        options = {"preset": "veryfast", "x264-params": settings.pop("params", CLOSED)}
+        options |= settings.pop("options", {})
+        target = path.with_suffix(".made.mp4") if path.suffix == ".flv" else path
+        pictures = moving_texture(120, width_px=192, height_px=108)
+        if name.startswith("open_groups"):
+            write_open_groups(target, pictures)
+        else:
+            write_video(target, pictures, options=options, **settings)
+        if target != path:
+            with av.open(str(target)) as source, av.open(str(path), "w", format="flv") as output:
+                stream = output.add_stream_from_template(source.streams.video[0], opaque=True)
+                for packet in source.demux(video=0):
+                    if packet.size:
+                        packet.stream = stream
+                        output.mux(packet)
+        yield path
+
+
+def write_open_groups(path: Path, pictures: Iterable[Picture]) -> None:
+    """Writes groups that are open, but for IDR pictures at frames 24, 60 and 84."""
+    import av
+
+    params = "open-gop=1:keyint=12:min-keyint=6:scenecut=0:b-adapt=0"
+    with av.open(str(path), "w") as output:
+        stream = output.add_stream("libx264", rate=30)
+        stream.height, stream.width, stream.pix_fmt = 108, 192, "yuv420p"
+        stream.codec_context.max_b_frames = 3
+        stream.codec_context.options = {
+            "preset": "veryfast", "x264-params": params, "forced-idr": "1",
+        }  # fmt: skip
+        for index, picture in enumerate(pictures):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            frame.pts, frame.time_base = index, Fraction(1, 30)
+            if index in (24, 60, 84):
+                frame.pict_type = av.video.frame.PictureType.I
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
+
+
+def make_clips(folder: Path, media: Path, films: list[Path]) -> None:
+    """Cuts clips within groups of pictures, and writes them with their reference."""
+    import io
+
+    import av
+    import tests_path  # noqa: F401
+    from made_cuts import cutter_of, request_of
+    from samples import framed
+
+    from curator.errors import CuratorError
+    from curator.stages.cut import clip_cutter
+    from curator.stages.cut.config import CutConfig
+
+    folder.mkdir(parents=True)
+    (folder / "sources").mkdir()
+    real = clip_cutter.joined
+    heads: list[int] = []
+
+    def recorded(head: bytes, tail: bytes, fps: Fraction) -> Any:  # noqa: ANN401
+        with av.open(io.BytesIO(head)) as container:
+            heads.append(container.streams.video[0].frames)
+        return real(head, tail, fps)
+
+    clip_cutter.joined = recorded
+    synthetic = list(make_synthetic(folder / "sources"))
+    found = sorted(media.glob("[fmns]*/*.m[po][4v]")) + sorted(media.glob("*/*.ts"))
+    clips, skipped = [], Counter[str]()
+    for path in (*synthetic, *found, *films):
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            form = (stream.codec_context.name, stream.pix_fmt)
+            is_long = stream.frames > MOST_FRAMES and path not in films
+        if form != ("h264", "yuv420p") or is_long:
+            continue
+        try:
+            track = framed(path)
+        except CuratorError:
+            continue
+        n, made = track.n_frames, 0
+        config = CutConfig(copy_give_up_s=0.11, audio="copy" if path.stem == "sound" else "drop")
+        for place in (0.06, 0.4, 0.21, 0.55):
+            start = int(n * place)
+            end = min(n - 3, start + 120)
+            if end - start < 30:
+                continue
+            request = request_of(track, start, end)
+            clip = cutter_of(path, config).cut(request)
+            if clip.cut_mode != "encode_head":
+                skipped[str(clip.not_copied or clip.cut_mode)] += 1
+                continue
+            number = len(clips)
+            file = folder / f"{number:02}.mp4"
+            file.write_bytes(clip.mp4)
+            write_reference(file)
+            whole = cutter_of(path, config.model_copy(update={"encode_head": False})).cut(request)
+            clips.append({
+                "file": file.name, "source": path.name, "start": start, "n_head": heads[-1],
+                "n_frames": clip.n_frames, "fps": str(clip.fps), "size": [clip.width, clip.height],
+                "kind": "synthetic" if path in synthetic else "film" if path in films else "real",
+            } | costs(clip.mp4, whole.mp4, path, track, start, heads[-1]))  # fmt: skip
+            made += 1
+            if made == (2 if path in films else 1):
+                break
+        print(path.name, made, dict(skipped), flush=True)
+    (folder / "clips.json").write_text(json.dumps(clips, indent=1))
+
+
+def write_reference(path: Path) -> None:
+    import av
+
+    pictures, sums = [], []
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "NONE"
+        for frame in container.decode(stream):
+            pictures.append(small(frame.to_ndarray(format="rgb24")))
+            sums.append(hashlib.md5(frame.to_ndarray(format="yuv420p").tobytes()).hexdigest())
+    np.save(path.with_suffix(".npy"), np.stack(pictures).astype(np.float16))
+    path.with_suffix(".md5.json").write_text(json.dumps(sums))
+
+
+def costs(mp4: bytes, whole: bytes, path: Path, track: Any, start: int, n_head: int) -> dict[str, Any]:  # noqa: ANN401,E501
+    """Returns bytes of the head, of its frames in the source, and of both forms of the clip."""
+    import io
+
+    import av
+
+    def sizes(data: bytes) -> list[int]:
+        with av.open(io.BytesIO(data)) as container:
+            return [packet.size for packet in container.demux(video=0) if packet.size]
+
+    def lumas(file: Any, first: int) -> list[NDArray[np.float32]]:  # noqa: ANN401
+        found = []
+        with av.open(file) as container:
+            for index, frame in enumerate(container.decode(video=0)):
+                if first <= index < first + n_head and (index - first) % 4 == 0:
+                    found.append(luma(frame))
+                if index >= first + n_head:
+                    break
+        return found
+
+    source = lumas(str(path), start)
+    return {
+        "bytes": len(mp4), "whole_bytes": len(whole), "head_bytes": sum(sizes(mp4)[:n_head]),
+        "whole_head_bytes": sum(sizes(whole)[:n_head]),
+        "source_head_bytes": int(track.frame_bytes[start : start + n_head].sum()),
+        "ssim": ssim_of(source, lumas(io.BytesIO(mp4), 0)),
+        "whole_ssim": ssim_of(source, lumas(io.BytesIO(whole), 0)),
+    }  # fmt: skip
+
+
+def luma(frame: Any) -> NDArray[np.float32]:  # noqa: ANN401
+    plane = frame.planes[0]
+    rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
+    return rows[:, : plane.width].astype(np.float32)
+
+
+def ssim_of(a: list[NDArray[np.float32]], b: list[NDArray[np.float32]]) -> float:
+    """Returns the mean SSIM of luma (Gaussian window of 11 px); NaN for other sizes."""
+    if any(x.shape != y.shape for x, y in zip(a, b, strict=True)):
+        return float("nan")
+    return float(np.mean([ssim(x, y) for x, y in zip(a, b, strict=True)]))
+
+
+def ssim(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    import cv2
+
+    def mean(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.asarray(cv2.GaussianBlur(x, (11, 11), 1.5), np.float32)
+
+    mean_a, mean_b = mean(a), mean(b)
+    spread_a, spread_b = mean(a * a) - mean_a**2, mean(b * b) - mean_b**2
+    shared = mean(a * b) - mean_a * mean_b
+    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    above = (2 * mean_a * mean_b + c1) * (2 * shared + c2)
+    return float((above / ((mean_a**2 + mean_b**2 + c1) * (spread_a + spread_b + c2))).mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", choices=("clips", "read", "loader", "cost"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("sources", type=Path, nargs="*")
+    parser.add_argument("--readers", default=sys.executable, help="interpreter with the readers")
+    parser.add_argument("--reader", help="reads by this reader only, in this process")
+    args = parser.parse_args()
+    if args.what == "clips":
+        make_clips(args.folder, args.sources[0], args.sources[1:])
+    elif args.reader:
+        print(json.dumps(read_by(args.folder, args.reader)))
+    elif args.what == "read":
+        read_all(args.folder, args.readers)
+
+
+if __name__ == "__main__":
+    main()
