@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Do all readers give frame i of a clip with an encoded head, and what do such clips cost?
 
-    encoded_heads.py clips FOLDER MEDIA FILM ...    makes clips of MEDIA's H.264, films, synthetic files
+    encoded_heads.py clips FOLDER MEDIA OUT         makes clips of MEDIA's H.264 and of synthetic
+                                                    files, and takes those of a run
     encoded_heads.py read FOLDER --readers PYTHON   reads each clip by each reader
     encoded_heads.py loader OUT                     reads the shards of a run by `ClipDataset`
-    encoded_heads.py cost FOLDER                    compares heads with the source, and bytes
+    encoded_heads.py cost OUT WHOLE                 compares clips with those of another run, which
+                                                    encoded them whole, and with the source
 
 PYTHON is an interpreter with PyAV, OpenCV, torchcodec, decord and imageio; readers run in it one by
 one. Chromium, GStreamer and the `ffmpeg` command are used where they are installed.
@@ -16,7 +18,6 @@ reference decides nothing, and is not counted.
 
 import argparse
 import hashlib
-import importlib.metadata
 import json
 import random
 import shutil
@@ -24,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -37,7 +37,7 @@ Picture = NDArray[np.uint8]
 Numbered = Iterator[tuple[int, Picture]]
 """Indices of frames, and what a reader gives for them: RGB [H, W, 3], or gray [H, W]."""
 SMALL = (96, 54)
-RANDOM = 24
+RANDOM = 12
 """Frames of a clip that are read in random order."""
 MOST_FRAMES = 1300
 """Longer media are left out."""
@@ -56,13 +56,14 @@ def small(picture: Picture) -> NDArray[np.float32]:
 
 def drawn(n: int) -> list[int]:
     """Frames in random order: all kinds of jumps, over the joint and back."""
-    return [random.Random(1).randrange(n) for _ in range(RANDOM - 3)] + [n - 1, 0, n // 2]
+    chance = random.Random(1)
+    return [chance.randrange(n) for _ in range(RANDOM - 3)] + [n - 1, 0, n // 2]
 
 
-def by_pyav(path: Path, n: int, threads: int = 1) -> Numbered:
+def by_pyav(path: Any, n: int, threads: int = 1) -> Numbered:  # noqa: ANN401
     import av
 
-    with av.open(str(path)) as container:
+    with av.open(path) as container:
         stream = container.streams.video[0]
         stream.thread_type, stream.codec_context.thread_count = "AUTO", threads
         for index, frame in enumerate(container.decode(stream)):
@@ -70,7 +71,7 @@ def by_pyav(path: Path, n: int, threads: int = 1) -> Numbered:
 
 
 def by_pyav_threads(path: Path, n: int) -> Numbered:
-    yield from by_pyav(path, n, threads=2)
+    yield from by_pyav(str(path), n, threads=2)
 
 
 def by_pyav_seek(path: Path, n: int) -> Numbered:
@@ -195,7 +196,9 @@ class Count:
         self.wrong: list[tuple[str, int, int]] = []
         self.errors: list[str] = []
 
-    def compare(self, name: str, meant: NDArray[np.float32], numbered: Numbered, *, whole: bool) -> None:
+    def compare(
+        self, name: str, meant: NDArray[np.float32], numbered: Numbered, *, whole: bool
+    ) -> None:
         self.clips += 1
         n_seen, n = 0, len(meant)
         try:
@@ -240,7 +243,7 @@ def read_by(folder: Path, reader: str) -> dict[str, Any]:
 
 
 def by_command(folder: Path) -> dict[str, dict[str, Any]]:
-    """Compares the bits of all frames by the `ffmpeg` command: as it is, remuxed, and after seeks."""
+    """Compares the bits of frames by the `ffmpeg` command: as it is, remuxed, after seeks."""
     counts = {name: Count() for name in ("ffmpeg, in order", "ffmpeg, -ss, one frame")}
     chains = (("mkv",), ("ts",), ("flv",), ("mkv", "mp4"), ("ts", "mp4"))
     counts |= {"ffmpeg -c copy, " + ", ".join(chain): Count() for chain in chains}
@@ -264,14 +267,14 @@ def by_command(folder: Path) -> dict[str, dict[str, Any]]:
             count.wrong += [(file, i, -1) for i, (a, b) in enumerate(pairs) if a != b]
             count.frames += sum(a == b for a, b in pairs)
 
-        check("ffmpeg, in order", lambda: framemd5(path), meant)
+        check("ffmpeg, in order", lambda path=path: framemd5(path), meant)
         fps = Fraction(clip["fps"])
         for index in (0, clip["n_head"] - 1, clip["n_head"], clip["n_head"] + 1, len(meant) - 1):
             # Half a frame earlier: -ss gives the first frame at or after a time.
             seek = ["-ss", f"{max(0.0, float((index - Fraction(1, 2)) / fps)):.6f}"]
             check(
                 "ffmpeg, -ss, one frame",
-                lambda seek=seek: framemd5(path, *seek, n=1),
+                lambda path=path, seek=seek: framemd5(path, *seek, n=1),
                 meant[index : index + 1],
             )
         with tempfile.TemporaryDirectory() as scratch:
@@ -282,7 +285,9 @@ def by_command(folder: Path) -> dict[str, dict[str, Any]]:
                     command = ["ffmpeg", "-v", "error", "-y", "-i", made, "-c", "copy", target]
                     subprocess.run(command, check=True, capture_output=True)
                     made = target
-                check("ffmpeg -c copy, " + ", ".join(chain), lambda made=made: framemd5(made), meant)
+                check(
+                    "ffmpeg -c copy, " + ", ".join(chain), lambda made=made: framemd5(made), meant
+                )
     return {name: count.told() for name, count in counts.items()}
 
 
@@ -365,7 +370,7 @@ def by_chromium(folder: Path) -> dict[str, dict[str, Any]]:
 
     def frames(clip: dict[str, Any], n: int) -> Numbered:
         fps, joint = Fraction(clip["fps"]), clip["n_head"]
-        indices = [joint, joint - 1, *drawn(n)[-14:], joint]
+        indices = [joint, joint - 1, *drawn(n), joint]
         times = [float((index + Fraction(1, 2)) / fps) for index in indices]
         answer = driver.execute_async_script(PAGE, clip["file"], times)
         if isinstance(answer, str):
@@ -415,6 +420,28 @@ def by_window_decoder(folder: Path) -> dict[str, dict[str, Any]]:
     return counts
 
 
+def by_dataset(out: Path) -> None:
+    """Reads random windows of a run's clips with heads by `ClipDataset`, four epochs."""
+    import io
+
+    from curator.loading import ClipDataset
+
+    meant: dict[str, NDArray[np.float32]] = {}
+    for row, mp4 in with_heads(out):
+        shown = (picture for _, picture in by_pyav(io.BytesIO(mp4), 0))
+        meant[row["key"]] = np.stack([small(picture) for picture in shown])
+    counts = Count()
+    dataset = ClipDataset(out, frames=17, where="cut_mode = 'encode_head'")
+    for epoch in range(4):
+        dataset.set_epoch(epoch)
+        for sample in dataset:
+            if sample["key"] in meant:
+                frames = sample["video"].permute(1, 2, 3, 0).contiguous().numpy()
+                numbered = enumerate(frames, int(sample["start_frame"]))
+                counts.compare(sample["key"], meant[sample["key"]], numbered, whole=False)
+    show(f"ClipDataset, {len(meant)} clips", counts.told(), 0)
+
+
 def read_all(folder: Path, python: str) -> None:
     """Prints a table of all readers, then JSON."""
     results: dict[str, Any] = {}
@@ -425,19 +452,27 @@ def read_all(folder: Path, python: str) -> None:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         lines = done.stdout.splitlines()
-        failed = {"clips": 0, "frames": 0, "n_wrong": 0, "wrong": [], "errors": [done.stderr[-400:]]}
+        failed = Count().told() | {"errors": [done.stderr[-400:]]}
         results[reader] = json.loads(lines[-1]) if done.returncode == 0 else failed
         show(reader, results[reader], time.monotonic() - began)
-    others: list[Callable[[Path], dict[str, dict[str, Any]]]] = [by_window_decoder]
-    others += [by_command] if shutil.which("ffmpeg") else []
-    others += [by_gstreamer] if shutil.which("gst-launch-1.0") else []
-    others += [by_chromium] if shutil.which("chromedriver") else []
-    for other in others:
+    for name, (tool, read) in OTHERS.items():
+        if tool is not None and shutil.which(tool) is None:
+            print(f"{name}: no {tool} here")
+            continue
         began = time.monotonic()
-        for name, found in other(folder).items():
-            results[name] = found
-            show(name, found, time.monotonic() - began)
+        for reader, found in read(folder).items():
+            results[reader] = found
+            show(reader, found, time.monotonic() - began)
     print(json.dumps(results))
+
+
+OTHERS: dict[str, tuple[str | None, Callable[[Path], dict[str, dict[str, Any]]]]] = {
+    "loading": (None, by_window_decoder),
+    "ffmpeg": ("ffmpeg", by_command),
+    "GStreamer": ("gst-launch-1.0", by_gstreamer),
+    "Chromium": ("chromedriver", by_chromium),
+}
+"""Run in this process: the command that each needs, and what reads."""
 
 
 def show(reader: str, found: dict[str, Any], seconds: float) -> None:
@@ -449,6 +484,7 @@ def show(reader: str, found: dict[str, Any], seconds: float) -> None:
 
 
 CLOSED = "keyint=12:min-keyint=12:scenecut=0:b-adapt=0"
+BROADCAST = "nal-hrd=cbr:bitrate=1500:vbv-maxrate=1500:vbv-bufsize=1500:filler=1:aud=1"
 SYNTHETIC: dict[str, dict[str, Any]] = {
     "plain.mp4": {"bframes": 0},
     "plain.mkv": {"bframes": 0},
@@ -469,10 +505,16 @@ SYNTHETIC: dict[str, dict[str, Any]] = {
     "baseline.mp4": {"bframes": 0, "options": {"profile": "baseline"}},
     "main.ts": {"bframes": 2, "options": {"profile": "main"}},
     "repeated_headers.mp4": {"bframes": 2, "params": f"repeat-headers=1:aud=1:{CLOSED}"},
-    "broadcast.ts": {"bframes": 2, "params": f"nal-hrd=cbr:bitrate=1500:vbv-maxrate=1500:vbv-bufsize=1500:filler=1:aud=1:{CLOSED}"},  # noqa: E501
+    "broadcast.ts": {
+        "bframes": 2,
+        "params": f"{BROADCAST}:{CLOSED}",
+    },
     "matrices.mp4": {"bframes": 2, "params": f"cqm=jvt:{CLOSED}"},
     "weighted.mp4": {"bframes": 3, "params": f"weightp=2:ref=3:{CLOSED}"},
-    "bt601.mkv": {"bframes": 2, "params": f"colorprim=smpte170m:transfer=smpte170m:colormatrix=smpte170m:{CLOSED}"},  # noqa: E501
+    "bt601.mkv": {
+        "bframes": 2,
+        "params": f"colorprim=smpte170m:transfer=smpte170m:colormatrix=smpte170m:{CLOSED}",
+    },
     "numbered.mp4": {"bframes": 2, "params": f"sps-id=1:{CLOSED}"},
     "constrained.ts": {"bframes": 2, "params": f"constrained-intra=1:cabac=0:{CLOSED}"},
 }
@@ -525,74 +567,74 @@ def write_open_groups(path: Path, pictures: Iterable[Picture]) -> None:
         output.mux(stream.encode(None))
 
 
-def make_clips(folder: Path, media: Path, films: list[Path]) -> None:
+def make_clips(folder: Path, media: Path, out: Path) -> None:
     """Cuts clips within groups of pictures, and writes them with their reference."""
-    import io
-
     import av
     import tests_path  # noqa: F401
     from made_cuts import cutter_of, request_of
     from samples import framed
 
     from curator.errors import CuratorError
-    from curator.stages.cut import clip_cutter
     from curator.stages.cut.config import CutConfig
 
     folder.mkdir(parents=True)
     (folder / "sources").mkdir()
-    real = clip_cutter.joined
-    heads: list[int] = []
+    clips: list[dict[str, Any]] = []
 
-    def recorded(head: bytes, tail: bytes, fps: Fraction) -> Any:  # noqa: ANN401
-        with av.open(io.BytesIO(head)) as container:
-            heads.append(container.streams.video[0].frames)
-        return real(head, tail, fps)
+    def add(mp4: bytes, source: str) -> None:
+        path = folder / f"{len(clips):02}.mp4"
+        path.write_bytes(mp4)
+        clips.append({"file": path.name, "source": source} | write_reference(path))
+        (folder / "clips.json").write_text(json.dumps(clips, indent=1))
 
-    clip_cutter.joined = recorded
-    synthetic = list(make_synthetic(folder / "sources"))
     found = sorted(media.glob("[fmns]*/*.m[po][4v]")) + sorted(media.glob("*/*.ts"))
-    clips, skipped = [], Counter[str]()
-    for path in (*synthetic, *found, *films):
+    for path in (*make_synthetic(folder / "sources"), *found):
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
             form = (stream.codec_context.name, stream.pix_fmt)
-            is_long = stream.frames > MOST_FRAMES and path not in films
+            is_long = stream.frames > MOST_FRAMES
         if form != ("h264", "yuv420p") or is_long:
             continue
         try:
             track = framed(path)
         except CuratorError:
             continue
-        n, made = track.n_frames, 0
+        n = track.n_frames
         config = CutConfig(copy_give_up_s=0.11, audio="copy" if path.stem == "sound" else "drop")
         for place in (0.06, 0.4, 0.21, 0.55):
-            start = int(n * place)
-            end = min(n - 3, start + 120)
-            if end - start < 30:
-                continue
-            request = request_of(track, start, end)
-            clip = cutter_of(path, config).cut(request)
-            if clip.cut_mode != "encode_head":
-                skipped[str(clip.not_copied or clip.cut_mode)] += 1
-                continue
-            number = len(clips)
-            file = folder / f"{number:02}.mp4"
-            file.write_bytes(clip.mp4)
-            write_reference(file)
-            whole = cutter_of(path, config.model_copy(update={"encode_head": False})).cut(request)
-            clips.append({
-                "file": file.name, "source": path.name, "start": start, "n_head": heads[-1],
-                "n_frames": clip.n_frames, "fps": str(clip.fps), "size": [clip.width, clip.height],
-                "kind": "synthetic" if path in synthetic else "film" if path in films else "real",
-            } | costs(clip.mp4, whole.mp4, path, track, start, heads[-1]))  # fmt: skip
-            made += 1
-            if made == (2 if path in films else 1):
-                break
-        print(path.name, made, dict(skipped), flush=True)
-    (folder / "clips.json").write_text(json.dumps(clips, indent=1))
+            start, end = int(n * place), min(n - 3, int(n * place) + 120)
+            if end - start >= 30:
+                clip = cutter_of(path, config).cut(request_of(track, start, end))
+                if clip.cut_mode == "encode_head":
+                    add(clip.mp4, path.name)
+                    break
+    for row, mp4 in with_heads(out):
+        add(mp4, row["source_uri"].rpartition("/")[2])
+    print(len(clips), "clips")
 
 
-def write_reference(path: Path) -> None:
+def with_heads(out: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yields the clips with heads of a run: rows of its table, and files."""
+    import pyarrow.compute as pc
+
+    for row in clip_rows(out).filter(pc.field("cut_mode") == "encode_head").to_pylist():
+        yield row, file_of(out, row)
+
+
+def clip_rows(out: Path) -> Any:  # noqa: ANN401
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = json.loads((out / "summary.json").read_text())["tables"]["clips"]
+    return pa.concat_tables([pq.read_table(out / name) for name in tables])
+
+
+def file_of(out: Path, row: dict[str, Any]) -> bytes:
+    return (out / row["shard"]).read_bytes()[row["mp4_offset"] :][: row["mp4_bytes"]]
+
+
+def write_reference(path: Path) -> dict[str, Any]:
+    """Writes what each frame of a clip is; returns the facts that readers need."""
     import av
 
     pictures, sums = [], []
@@ -602,51 +644,80 @@ def write_reference(path: Path) -> None:
         for frame in container.decode(stream):
             pictures.append(small(frame.to_ndarray(format="rgb24")))
             sums.append(hashlib.md5(frame.to_ndarray(format="yuv420p").tobytes()).hexdigest())
+        facts = {"fps": str(stream.average_rate), "size": [stream.width, stream.height]}
     np.save(path.with_suffix(".npy"), np.stack(pictures).astype(np.float16))
     path.with_suffix(".md5.json").write_text(json.dumps(sums))
+    sizes, n_head = packets_of(str(path))
+    return facts | {"n_head": n_head, "n_frames": len(sizes)}
 
 
-def costs(mp4: bytes, whole: bytes, path: Path, track: Any, start: int, n_head: int) -> dict[str, Any]:  # noqa: ANN401,E501
-    """Returns bytes of the head, of its frames in the source, and of both forms of the clip."""
+def packets_of(file: Any) -> tuple[list[int], int]:  # noqa: ANN401
+    """Returns the bytes of a clip's packets, and how many of them belong to the first headers."""
+    import av
+
+    from curator.media.stream_headers import _Bits, nal_units
+
+    sizes, numbers = [], []
+    with av.open(file) as container:
+        stream = container.streams.video[0]
+        for packet in container.demux(stream):
+            if packet.size:
+                units = nal_units(bytes(packet), stream.codec_context.extradata)
+                bits = _Bits(next(unit for unit in units if unit[0] & 31 in (1, 5))[1:20])
+                numbers.append([bits.variable() for _ in range(3)][2])
+                sizes.append(packet.size)
+    return sizes, next((i for i, own in enumerate(numbers) if own != numbers[0]), len(numbers))
+
+
+def print_costs(out: Path, whole: Path) -> None:
+    """Prints, for each clip with a head, bytes and SSIM, and those of the clip encoded whole."""
     import io
 
     import av
 
-    def sizes(data: bytes) -> list[int]:
-        with av.open(io.BytesIO(data)) as container:
-            return [packet.size for packet in container.demux(video=0) if packet.size]
+    others = {row["clip_id"]: row for row in clip_rows(whole).to_pylist()}
+    print("| clip | frames | in the head | head, KiB | same frames in the source | in the clip "
+          "encoded whole | clip, KiB | whole | SSIM of the head | whole |")  # fmt: skip
+    for row, mp4 in with_heads(out):
+        other = file_of(whole, others[row["clip_id"]])
+        sizes, n_head = packets_of(io.BytesIO(mp4))
+        theirs, _ = packets_of(io.BytesIO(other))
+        first = row["start_frame"]
+        with av.open(row["source_uri"]) as container:
+            packets = sorted((p.pts, p.size) for p in container.demux(video=0) if p.size)
+        source = sum(size for _, size in packets[first : first + n_head])
+        meant = lumas(row["source_uri"], first, n_head)
+        shown, shown_whole = (
+            float(np.mean([ssim(a, b) for a, b in zip(meant, lumas(file, 0, n_head), strict=True)]))
+            for file in (io.BytesIO(mp4), io.BytesIO(other))
+        )
+        n_bytes = [sum(sizes[:n_head]), source, sum(theirs[:n_head]), len(mp4), len(other)]
+        print(
+            f"| {Path(row['source_uri']).name}:{first} | {len(sizes)} | {n_head} | "
+            + " | ".join(str(round(n / 1024)) for n in n_bytes)
+            + f" | {shown:.4f} | {shown_whole:.4f} |",
+            flush=True,
+        )
 
-    def lumas(file: Any, first: int) -> list[NDArray[np.float32]]:  # noqa: ANN401
-        found = []
-        with av.open(file) as container:
-            for index, frame in enumerate(container.decode(video=0)):
-                if first <= index < first + n_head and (index - first) % 4 == 0:
-                    found.append(luma(frame))
-                if index >= first + n_head:
-                    break
-        return found
 
-    source = lumas(str(path), start)
-    return {
-        "bytes": len(mp4), "whole_bytes": len(whole), "head_bytes": sum(sizes(mp4)[:n_head]),
-        "whole_head_bytes": sum(sizes(whole)[:n_head]),
-        "source_head_bytes": int(track.frame_bytes[start : start + n_head].sum()),
-        "ssim": ssim_of(source, lumas(io.BytesIO(mp4), 0)),
-        "whole_ssim": ssim_of(source, lumas(io.BytesIO(whole), 0)),
-    }  # fmt: skip
+def lumas(file: Any, first: int, n: int) -> list[NDArray[np.float32]]:  # noqa: ANN401
+    """Returns the luma of every sixth of `n` frames."""
+    import av
+
+    found: list[NDArray[np.float32]] = []
+    with av.open(file) as container:
+        for index, frame in enumerate(container.decode(video=0)):
+            if index >= first + n:
+                break
+            if index >= first and (index - first) % 6 == 0:
+                found.append(luma(frame))
+    return found
 
 
 def luma(frame: Any) -> NDArray[np.float32]:  # noqa: ANN401
     plane = frame.planes[0]
     rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
     return rows[:, : plane.width].astype(np.float32)
-
-
-def ssim_of(a: list[NDArray[np.float32]], b: list[NDArray[np.float32]]) -> float:
-    """Returns the mean SSIM of luma (Gaussian window of 11 px); NaN for other sizes."""
-    if any(x.shape != y.shape for x, y in zip(a, b, strict=True)):
-        return float("nan")
-    return float(np.mean([ssim(x, y) for x, y in zip(a, b, strict=True)]))
 
 
 def ssim(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
@@ -672,7 +743,14 @@ def main() -> None:
     parser.add_argument("--reader", help="reads by this reader only, in this process")
     args = parser.parse_args()
     if args.what == "clips":
-        make_clips(args.folder, args.sources[0], args.sources[1:])
+        make_clips(args.folder, *args.sources)
+    elif args.what == "loader":
+        by_dataset(args.folder)
+    elif args.what == "cost":
+        print_costs(args.folder, *args.sources)
+    elif args.reader in OTHERS:
+        for name, found in OTHERS[args.reader][1](args.folder).items():
+            show(name, found, 0)
     elif args.reader:
         print(json.dumps(read_by(args.folder, args.reader)))
     elif args.what == "read":
