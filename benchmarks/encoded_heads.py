@@ -209,7 +209,9 @@ class Count:
                 shown = small(picture)
                 low = max(0, index - 6)
                 near = meant[low : index + 7]
-                off = np.abs(near - shown).mean(axis=(1, 2))
+                # Untagged colours may be converted by another matrix: levels differ, not shapes.
+                apart = near - shown
+                off = np.abs(apart - apart.mean(axis=(1, 2), keepdims=True)).mean(axis=(1, 2))
                 own = off[index - low]
                 apart = np.abs(near - meant[index]).mean(axis=(1, 2))
                 apart[index - low] = np.inf
@@ -333,8 +335,10 @@ const done = arguments[arguments.length - 1], [url, times] = arguments;
   [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
   for (const time of times) {
     const seeked = new Promise((ok, bad) => { video.onseeked = ok; video.onerror = () => bad(video.error.message); });
+    const shown = new Promise((ok) => { video.requestVideoFrameCallback(ok); setTimeout(ok, 700); });
     video.currentTime = time;
     await seeked;
+    await shown;
     canvas.getContext('2d').drawImage(video, 0, 0);
     found.push(canvas.toDataURL('image/jpeg', 0.95).split(',')[1]);
   }
@@ -375,7 +379,7 @@ def by_chromium(folder: Path) -> dict[str, dict[str, Any]]:
         answer = driver.execute_async_script(PAGE, clip["file"], times)
         if isinstance(answer, str):
             raise ValueError(answer)
-        if abs(answer[0] - n / fps) > 0.002:
+        if abs(answer[0] - n / fps) > (0.05 if clip["source"] == "sound.ts" else 0.002):
             raise ValueError(f"lasts {answer[0]} s, not {float(n / fps)}")
         for index, data in zip(indices, answer[1], strict=True):
             coded = np.frombuffer(base64.b64decode(data), np.uint8)

@@ -4,9 +4,9 @@
     encoder_presets.py FILM[:FIRST_FRAME] ...
 
 Of each film, frames from FIRST_FRAME on are encoded as the cut encodes clips, with one thread, by
-each preset at two CRFs. Bytes and CPU are interpolated between the two to the SSIM of luma (in dB,
-every eighth frame) that `veryfast` has in the middle of CRF 18 and 22. A CPU time is of one run:
-other work on the machine changes it by a few percent.
+each preset at two or three CRFs. Bytes and CPU are interpolated to the SSIM of luma (in dB, every
+eighth frame) that `veryfast` has in the middle of CRF 18 and 22; nan where that is far outside.
+A CPU time is of one run, and other work on the machine changes it.
 """
 
 import argparse
@@ -32,7 +32,7 @@ EVERY = 8
 X264 = ("ultrafast", "superfast", "veryfast", "faster", "fast")
 X264_CRFS = (18, 22)
 AV1 = (8, 10, 12)
-AV1_CRFS = (22, 32)
+AV1_CRFS = (14, 24, 34)
 
 
 def frames_of(name: str) -> tuple[list[VideoFrame], Fraction]:
@@ -85,9 +85,11 @@ def measured(frames: list[VideoFrame], fps: Fraction, preset: str | int, crf: in
 
 
 def at_quality(points: list[list[float]], quality: float) -> tuple[float, float]:
-    """Returns bytes and CPU at an SSIM, by the line through two points."""
-    low, high = sorted(points)
+    """Returns bytes and CPU at an SSIM, by the line through the two points next to it."""
+    low, high = sorted(sorted(points, key=lambda point: abs(point[0] - quality))[:2])
     share = (quality - low[0]) / (high[0] - low[0])
+    if not -0.5 < share < 1.5:
+        return float("nan"), float("nan")
     log_bytes, cpu_ms = (a + share * (b - a) for a, b in zip(low[1:], high[1:], strict=True))
     return float(np.exp(log_bytes)), cpu_ms
 
@@ -108,7 +110,7 @@ def main() -> None:
         results[Path(name).name] = {
             preset: {"bytes": round(own[preset][0] / own["veryfast"][0], 3),
                      "cpu": round(own[preset][1] / own["veryfast"][1], 2),
-                     "kib": round(own[preset][0] / 1024), "ms": round(own[preset][1], 1)}
+                     "kib": round(own[preset][0] / 1024, 1), "ms": round(own[preset][1], 1)}
             for preset in own
         }  # fmt: skip
         print(name, f"SSIM {quality:.1f} dB", results[Path(name).name], flush=True)
