@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Picture = NDArray[np.uint8]
-Numbered = Iterator[tuple[int, Picture]]
+Numbered = Iterator[tuple[int, Any]]
 """Indices of frames, and what a reader gives for them: RGB [H, W, 3], or gray [H, W]."""
 SMALL = (96, 54)
 RANDOM = 12
@@ -47,7 +47,7 @@ MOST_OFF = 6.0
 """Gray levels, in the mean, that a right frame may differ by: matrices of untagged video."""
 
 
-def small(picture: Picture) -> NDArray[np.float32]:
+def small(picture: Any) -> NDArray[np.float32]:  # noqa: ANN401
     import cv2
 
     gray = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
@@ -63,7 +63,7 @@ def drawn(n: int) -> list[int]:
 def by_pyav(path: Any, n: int, threads: int = 1) -> Numbered:  # noqa: ANN401
     import av
 
-    with av.open(path) as container:
+    with av.open(path, mode="r") as container:
         stream = container.streams.video[0]
         stream.thread_type, stream.codec_context.thread_count = "AUTO", threads
         for index, frame in enumerate(container.decode(stream)):
@@ -77,7 +77,7 @@ def by_pyav_threads(path: Path, n: int) -> Numbered:
 def by_pyav_seek(path: Path, n: int) -> Numbered:
     import av
 
-    with av.open(str(path)) as container:
+    with av.open(str(path), mode="r") as container:
         stream = container.streams.video[0]
         stream.thread_type, stream.codec_context.thread_count = "AUTO", 2
         tick = 1 / (Fraction(stream.average_rate) * stream.time_base)
@@ -593,7 +593,7 @@ def make_clips(folder: Path, media: Path, out: Path) -> None:
 
     found = sorted(media.glob("[fmns]*/*.m[po][4v]")) + sorted(media.glob("*/*.ts"))
     for path in (*make_synthetic(folder / "sources"), *found):
-        with av.open(str(path)) as container:
+        with av.open(str(path), mode="r") as container:
             stream = container.streams.video[0]
             form = (stream.codec_context.name, stream.pix_fmt)
             is_long = stream.frames > MOST_FRAMES
@@ -642,7 +642,7 @@ def write_reference(path: Path) -> dict[str, Any]:
     import av
 
     pictures, sums = [], []
-    with av.open(str(path)) as container:
+    with av.open(str(path), mode="r") as container:
         stream = container.streams.video[0]
         stream.thread_type = "NONE"
         for frame in container.decode(stream):
@@ -662,7 +662,7 @@ def packets_of(file: Any) -> tuple[list[int], int]:  # noqa: ANN401
     from curator.media.stream_headers import _Bits, nal_units
 
     sizes, numbers = [], []
-    with av.open(file) as container:
+    with av.open(file, mode="r") as container:
         stream = container.streams.video[0]
         for packet in container.demux(stream):
             if packet.size:
@@ -687,7 +687,7 @@ def print_costs(out: Path, whole: Path) -> None:
         sizes, n_head = packets_of(io.BytesIO(mp4))
         theirs, _ = packets_of(io.BytesIO(other))
         first = row["start_frame"]
-        with av.open(row["source_uri"]) as container:
+        with av.open(row["source_uri"], mode="r") as container:
             packets = sorted((p.pts, p.size) for p in container.demux(video=0) if p.size)
         source = sum(size for _, size in packets[first : first + n_head])
         meant = lumas(row["source_uri"], first, n_head)
@@ -709,7 +709,7 @@ def lumas(file: Any, first: int, n: int) -> list[NDArray[np.float32]]:  # noqa: 
     import av
 
     found: list[NDArray[np.float32]] = []
-    with av.open(file) as container:
+    with av.open(file, mode="r") as container:
         for index, frame in enumerate(container.decode(video=0)):
             if index >= first + n:
                 break

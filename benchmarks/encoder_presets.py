@@ -37,7 +37,7 @@ AV1_CRFS = (14, 24, 34)
 
 def frames_of(name: str) -> tuple[list[VideoFrame], Fraction]:
     path, _, first = name.partition(":")
-    with av.open(path) as container:
+    with av.open(path, mode="r") as container:
         stream = container.streams.video[0]
         shown = []
         for index, frame in enumerate(container.decode(stream)):
@@ -77,7 +77,7 @@ def measured(frames: list[VideoFrame], fps: Fraction, preset: str | int, crf: in
     encode = by_x264 if isinstance(preset, str) else by_svt_av1
     mp4 = encode(frames, fps, preset, crf)  # type: ignore[arg-type]
     cpu_ms = (time.process_time() - began) * 1000 / len(frames)
-    with av.open(io.BytesIO(mp4)) as container:
+    with av.open(io.BytesIO(mp4), mode="r") as container:
         shown = list(container.decode(video=0))
     pairs = list(zip(frames, shown, strict=True))[::EVERY]
     off = 1 - float(np.mean([ssim(luma(a), luma(b)) for a, b in pairs]))

@@ -10,7 +10,6 @@ to an earlier key frame. The last attempt decodes from the start of the file.
 """
 
 import hashlib
-import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
