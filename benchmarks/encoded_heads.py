@@ -51,7 +51,7 @@ def small(picture: Any) -> NDArray[np.float32]:  # noqa: ANN401
     import cv2
 
     gray = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
-    return cv2.resize(gray, SMALL, interpolation=cv2.INTER_AREA).astype(np.float32)
+    return cv2.resize(gray, SMALL, interpolation=cv2.INTER_AREA).astype(np.float32)  # type: ignore[no-any-return]
 
 
 def drawn(n: int) -> list[int]:
@@ -80,11 +80,11 @@ def by_pyav_seek(path: Path, n: int) -> Numbered:
     with av.open(str(path), mode="r") as container:
         stream = container.streams.video[0]
         stream.thread_type, stream.codec_context.thread_count = "AUTO", 2
-        tick = 1 / (Fraction(stream.average_rate) * stream.time_base)
+        tick = 1 / (Fraction(stream.average_rate) * stream.time_base)  # type: ignore[arg-type, operator]
         for index in drawn(n):
             container.seek(round(index * tick), stream=stream)
             for frame in container.decode(stream):
-                if round(frame.pts / tick) >= index:
+                if round(frame.pts / tick) >= index:  # type: ignore[operator]
                     yield index, frame.to_ndarray(format="rgb24")
                     break
 
@@ -113,7 +113,7 @@ def by_opencv_seek(path: Path, n: int) -> Numbered:
 
 
 def by_torchcodec(path: Path, n: int, mode: str = "exact", *, in_order: bool = False) -> Numbered:
-    from torchcodec.decoders import VideoDecoder
+    from torchcodec.decoders import VideoDecoder  # type: ignore[import-not-found]
 
     decoder = VideoDecoder(str(path), seek_mode=mode)
     assert len(decoder) == n
@@ -140,7 +140,7 @@ def by_torchcodec_times(path: Path, n: int) -> Numbered:
 
 
 def by_decord(path: Path, n: int) -> Numbered:
-    import decord
+    import decord  # type: ignore[import-not-found]
 
     reader = decord.VideoReader(str(path))
     assert len(reader) == n
@@ -230,7 +230,7 @@ class Count:
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
-    return json.loads((folder / "clips.json").read_text())
+    return json.loads((folder / "clips.json").read_text())  # type: ignore[no-any-return]
 
 
 def read_by(folder: Path, reader: str) -> dict[str, Any]:
@@ -269,14 +269,14 @@ def by_command(folder: Path) -> dict[str, dict[str, Any]]:
             count.wrong += [(file, i, -1) for i, (a, b) in enumerate(pairs) if a != b]
             count.frames += sum(a == b for a, b in pairs)
 
-        check("ffmpeg, in order", lambda path=path: framemd5(path), meant)
+        check("ffmpeg, in order", lambda path=path: framemd5(path), meant)  # type: ignore[misc]
         fps = Fraction(clip["fps"])
         for index in (0, clip["n_head"] - 1, clip["n_head"], clip["n_head"] + 1, len(meant) - 1):
             # Half a frame earlier: -ss gives the first frame at or after a time.
             seek = ["-ss", f"{max(0.0, float((index - Fraction(1, 2)) / fps)):.6f}"]
             check(
                 "ffmpeg, -ss, one frame",
-                lambda path=path, seek=seek: framemd5(path, *seek, n=1),
+                lambda path=path, seek=seek: framemd5(path, *seek, n=1),  # type: ignore[misc]
                 meant[index : index + 1],
             )
         with tempfile.TemporaryDirectory() as scratch:
@@ -288,7 +288,7 @@ def by_command(folder: Path) -> dict[str, dict[str, Any]]:
                     subprocess.run(command, check=True, capture_output=True)
                     made = target
                 check(
-                    "ffmpeg -c copy, " + ", ".join(chain), lambda made=made: framemd5(made), meant
+                    "ffmpeg -c copy, " + ", ".join(chain), lambda made=made: framemd5(made), meant  # type: ignore[misc]
                 )
     return {name: count.told() for name, count in counts.items()}
 
@@ -318,7 +318,7 @@ def _gstreamer_frames(path: Path, clip: dict[str, Any]) -> Numbered:
     pipeline = f"filesrc location={path} ! qtdemux ! h264parse ! avdec_h264 ! videoconvert ! video/x-raw,format=RGB ! fdsink fd=1"  # noqa: E501
     with subprocess.Popen(["gst-launch-1.0", "-q", *pipeline.split()], stdout=-1) as process:
         index = 0
-        while data := process.stdout.read(row * height):
+        while data := process.stdout.read(row * height):  # type: ignore[union-attr]
             picture = np.frombuffer(data, np.uint8).reshape(height, row)[:, : 3 * width]
             yield index, picture.reshape(height, width, 3)
             index += 1
@@ -634,7 +634,7 @@ def clip_rows(out: Path) -> Any:  # noqa: ANN401
 
 
 def file_of(out: Path, row: dict[str, Any]) -> bytes:
-    return (out / row["shard"]).read_bytes()[row["mp4_offset"] :][: row["mp4_bytes"]]
+    return (out / row["shard"]).read_bytes()[row["mp4_offset"] :][: row["mp4_bytes"]]  # type: ignore[no-any-return]
 
 
 def write_reference(path: Path) -> dict[str, Any]:
