@@ -288,7 +288,9 @@ def by_command(folder: Path) -> dict[str, dict[str, Any]]:
                     subprocess.run(command, check=True, capture_output=True)
                     made = target
                 check(
-                    "ffmpeg -c copy, " + ", ".join(chain), lambda made=made: framemd5(made), meant  # type: ignore[misc]
+                    "ffmpeg -c copy, " + ", ".join(chain),
+                    lambda made=made: framemd5(made),
+                    meant,  # type: ignore[misc]
                 )
     return {name: count.told() for name, count in counts.items()}
 

@@ -307,9 +307,7 @@ def add_stream(
             "profile": "high",
             "x264-params": with_steady_bytes(
                 f"open-gop=0:bframes=0:keyint={gop}:threads=1:lookahead-threads=1"
-                + (
-                    f":sps-id={coded.sps_id}:dpb-size={coded.n_references}" if coded.sps_id else ""
-                )
+                + (f":sps-id={coded.sps_id}:dpb-size={coded.n_references}" if coded.sps_id else "")
             ),
         }
     context.flags |= av.codec.context.Flags.bitexact
