@@ -289,8 +289,8 @@ def by_command(folder: Path) -> dict[str, dict[str, Any]]:
                     made = target
                 check(
                     "ffmpeg -c copy, " + ", ".join(chain),
-                    lambda made=made: framemd5(made),
-                    meant,  # type: ignore[misc]
+                    lambda made=made: framemd5(made),  # type: ignore[misc]
+                    meant,
                 )
     return {name: count.told() for name, count in counts.items()}
 
