@@ -66,9 +66,11 @@ class CodedAs(NamedTuple):
     range: int
     sps_id: int
     """`seq_parameter_set_id`, and `pic_parameter_set_id`: the other part uses neither."""
+    n_references: int = 1
+    """Reference frames that a decoder makes room for: those of the other part."""
 
 
-def coded_like(picture: av.VideoFrame, sps_id: int) -> CodedAs:
+def coded_like(picture: av.VideoFrame, sps_id: int, n_references: int) -> CodedAs:
     """Returns the form that continues the stream of a decoded frame, with another number."""
     return CodedAs(
         int(picture.color_primaries),
@@ -76,6 +78,7 @@ def coded_like(picture: av.VideoFrame, sps_id: int) -> CodedAs:
         int(picture.colorspace),
         range=int(picture.color_range),
         sps_id=sps_id,
+        n_references=n_references,
     )
 
 
@@ -339,7 +342,7 @@ def add_stream(
             "profile": "high",
             "x264-params": with_steady_bytes(
                 f"open-gop=0:bframes=0:keyint={gop}:threads=1:lookahead-threads=1"
-                + (f":sps-id={coded.sps_id}" if coded.sps_id else "")
+                + (f":sps-id={coded.sps_id}:dpb-size={coded.n_references}" if coded.sps_id else "")
             ),
         }
     context.flags |= av.codec.context.Flags.bitexact

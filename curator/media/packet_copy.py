@@ -25,7 +25,14 @@ from av.packet import Packet
 from numpy.typing import NDArray
 
 from curator.media.encode import MP4_OPTIONS
-from curator.media.stream_headers import is_idr, joined_header, nal_units, with_lengths
+from curator.media.stream_headers import (
+    header_sets,
+    is_idr,
+    joined_header,
+    nal_units,
+    parameter_sets,
+    with_lengths,
+)
 from curator.records.cuts import NotCopied
 from curator.storage.scratch import unnamed_file
 
@@ -183,6 +190,14 @@ def mux_copy(
             return file.read()
     except (av.error.FFmpegError, ValueError) as error:
         raise CannotCopyError(NotCopied.DAMAGED) from error
+
+
+def sets_of(mp4: bytes) -> frozenset[bytes]:
+    """Returns the parameter sets of a clip: in the header, and between its pictures."""
+    with av.open(io.BytesIO(mp4), mode="r") as container:
+        extradata = container.streams.video[0].codec_context.extradata
+        within = (parameter_sets(bytes(packet), extradata) for packet in container.demux(video=0))
+        return header_sets(extradata).union(*within)
 
 
 def joined(head: bytes, tail: bytes, fps: Fraction) -> tuple[bytes, PacketSpan, bytes]:

@@ -74,10 +74,16 @@ def header_sets(extradata: bytes | None) -> frozenset[bytes]:
     return frozenset(sets)
 
 
-def unused_id(sets: Collection[bytes]) -> int:
+def unused_id(sets: Collection[bytes]) -> int | None:
     """Returns the smallest number above 0 that no sequence or picture parameter set has."""
     used = {_Bits(unit[4 if unit[0] & 31 == _SETS[0] else 1 :]).variable() for unit in sets}
-    return next(number for number in range(1, 32) if number not in used)
+    return next((number for number in range(1, 32) if number not in used), None)
+
+
+def most_references(sets: Iterable[bytes]) -> int:
+    """Returns the largest `max_num_ref_frames` of the sequence parameter sets."""
+    found = (_numbering(unit).n_references for unit in sets if unit[0] & 31 == _SETS[0])
+    return min(16, max(found, default=0))
 
 
 def joined_header(*headers: bytes) -> bytes:
@@ -138,6 +144,7 @@ class _Numbering(NamedTuple):
     """How a sequence parameter set of H.264 numbers reference frames."""
 
     n_bits: int
+    n_references: int
     may_skip: bool
     has_planes: bool  # whether slices name a colour plane
 
@@ -229,8 +236,12 @@ def _numbering(unit: bytes) -> _Numbering:
         bits.variable()
         for _ in range(min(255, bits.variable())):
             bits.variable()
-    bits.variable()
-    return _Numbering(n_bits=min(n_bits, 16), may_skip=bool(bits.fixed(1)), has_planes=has_planes)
+    return _Numbering(
+        n_bits=min(n_bits, 16),
+        n_references=bits.variable(),
+        may_skip=bool(bits.fixed(1)),
+        has_planes=has_planes,
+    )
 
 
 def _skip_scaling_list(bits: _Bits, n: int) -> None:

@@ -128,8 +128,9 @@ def test_other_buckets_and_modes_cut_again_what_would_be_written_otherwise(
     few = place.results()
     summary = place.run(MANY)
     modes = {c["start_frame"]: (c["cut_mode"], c["copy_frames"]) for c in place.clips()}
-    assert modes == {0: ("encode", 49), 50: ("encode", 46)}
-    assert summary["cut"]["not_copied"] == {"too_few_frames": summary["cut"]["encoded"]}
+    assert modes == {0: ("encode", 49), 50: ("encode_head", 46)}
+    assert summary["cut"]["encoded"] == summary["cut"]["encoded_head"] == 2
+    assert summary["cut"]["not_copied"] == {"too_few_frames": 4}
     fresh = Cut(place.sources, tmp_path / "fresh")
     fresh.run(MANY)
     assert place.results() == fresh.results()

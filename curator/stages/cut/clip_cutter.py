@@ -10,7 +10,6 @@ to an earlier key frame. The last attempt decodes from the start of the file.
 """
 
 import hashlib
-import io
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,10 +62,11 @@ from curator.media.packet_copy import (
     mux_copy,
     packets_of_span,
     refuse_stream,
+    sets_of,
 )
 from curator.media.still_images import StillFormat, StillImage, read_still
 from curator.media.still_pictures import as_frame, encoded_image
-from curator.media.stream_headers import header_sets, unused_id
+from curator.media.stream_headers import most_references, unused_id
 from curator.records.clips import AudioMode, ClipFormat
 from curator.records.cuts import CutClip, CutRequest, NotCopied
 from curator.stage import ClipFrames, PixelStage
@@ -90,11 +90,17 @@ MAX_COARSER = 10
 """Maximum increase of the CRF for a clip that is too large; it divides the size by about three."""
 
 
-_HELPED_BY_HEAD = (NotCopied.KEY_FRAME_TOO_FAR, NotCopied.END_TOO_FAR)
+_HELPED_BY_HEAD = (
+    NotCopied.KEY_FRAME_TOO_FAR,
+    NotCopied.END_TOO_FAR,
+    NotCopied.TOO_FEW_FRAMES,
+)
 """Reasons against a copy that do not count if the frames before its first key frame are encoded."""
 
 _NotCopied = tuple[NotCopied | None, int | None]
 """Why a clip cannot be copied, and how many frames the copy would have."""
+_Headers = tuple[int, int]
+"""Number of the headers of a head, and the reference frames that they announce."""
 _Made = TypeVar("_Made")
 _Pictures = tuple[Upright, Iterator[av.video.frame.VideoFrame]]
 """The converter of a clip's frames, which knows their size, and the frames for the encoder."""
@@ -336,8 +342,12 @@ class ClipCutter:
             may_encode = self.config.encode_head and self._encoder == "x264"
             if not (may_encode and error.reason in _HELPED_BY_HEAD):
                 raise
-            clip = self._with_encoded_head(request)
-            clip.not_copied = error.reason
+            try:
+                clip = self._with_encoded_head(request)
+            except CannotCopyError as failed:
+                n_frames = failed.n_frames or error.n_frames
+                raise CannotCopyError(failed.reason, n_frames=n_frames) from failed
+            clip.not_copied, clip.copy_frames = error.reason, error.n_frames
         start = request.frame_pts[clip.first] * request.time_base
         try:
             clip.mp4, clip.audio = self._with_audio(clip.mp4, request, start, clip.n_frames)
@@ -349,16 +359,17 @@ class ClipCutter:
     def _with_encoded_head(self, request: CutRequest) -> CutClip:
         """Encodes the frames before the first key frame, and copies the rest."""
         tail = self._copied_frames(request, any_start=True)
-        with av.open(io.BytesIO(tail.mp4), mode="r") as container:
-            sets = header_sets(container.streams.video[0].codec_context.extradata)
-        n_head = tail.first
+        n_head, sets = tail.first, sets_of(tail.mp4)
+        sps_id = unused_id(sets)
+        if sps_id is None:
+            raise CannotCopyError(NotCopied.CHECK_FAILED)
         before = replace(
             request,
             frame_pts=request.frame_pts[:n_head],
             frame_luma=request.frame_luma[:n_head],
             end_pts=int(request.frame_pts[n_head]),
         )
-        head = self._encoded(before, sps_id=unused_id(sets))
+        head = self._encoded(before, (sps_id, most_references(sets)))
         mp4, span, header = joined(head.mp4, tail.mp4, request.fps)
         check_joined(
             mp4,
@@ -402,8 +413,9 @@ class ClipCutter:
                 extradata=extradata,
                 any_start=any_start,
             )
-            if span.n_frames + any_start * span.first < request.min_frames:
-                raise CannotCopyError(NotCopied.TOO_FEW_FRAMES, n_frames=span.n_frames)
+            n_frames = span.n_frames + any_start * span.first
+            if n_frames < request.min_frames:
+                raise CannotCopyError(NotCopied.TOO_FEW_FRAMES, n_frames=n_frames)
             longest_s = self.config.copy_max_gap_s
             gap = span.longest_gap(extradata)
             if longest_s is not None and float(gap / request.fps) > longest_s:
@@ -499,15 +511,17 @@ class ClipCutter:
         number = entries.search_timestamp(after, backward=False, any_frame=True)
         expect_end(self.reader, entries[number].pos if number >= 0 else self.n_bytes)
 
-    def _encoded(self, request: CutRequest, sps_id: int | None = None) -> CutClip:
+    def _encoded(self, request: CutRequest, headers: _Headers | None = None) -> CutClip:
         """Encodes the clip. Encodes it again if it is large compared with the source."""
         encoded, is_final = None, False
-        if sps_id is None:
+        if headers is None:
             encoded, is_final = self._encoded_ahead.pop(request.clip_id, (None, False))
         if encoded is None:
-            encoded = self._at_quality(request, self.config.crf, sps_id)
+            encoded = self._at_quality(request, self.config.crf, headers)
         crf = None if is_final else self._coarser(request, encoded)
-        return encoded if crf is None else _smaller(encoded, self._at_quality(request, crf, sps_id))
+        return (
+            encoded if crf is None else _smaller(encoded, self._at_quality(request, crf, headers))
+        )
 
     def _coarser(self, request: CutRequest, encoded: CutClip) -> int | None:
         """Returns the CRF for a clip that is large compared with the source; None for others."""
@@ -521,16 +535,16 @@ class ClipCutter:
         coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
         return min(51, self.config.crf + min(coarser, MAX_COARSER))
 
-    def _at_quality(self, request: CutRequest, crf: int, sps_id: int | None) -> CutClip:
-        """Encodes the clip without audio: as BT.709, or with a number in the source's colours."""
+    def _at_quality(self, request: CutRequest, crf: int, headers: _Headers | None) -> CutClip:
+        """Encodes the clip without audio: as BT.709, or with headers in the source's colours."""
 
         def encode(pictures: _Pictures) -> CutClip:
             upright, frames = pictures
             coded_as = None
-            if sps_id is not None:
+            if headers is not None:
                 # What the frames say counts, not the container.
                 first = next(frames)
-                coded_as = coded_like(first, sps_id)
+                coded_as = coded_like(first, *headers)
                 frames = chain([first], frames)
             mp4, n_frames = encode_mp4(
                 frames,
@@ -541,7 +555,7 @@ class ClipCutter:
             )
             return self._clip(request, upright, mp4, n_frames, crf)
 
-        return self._trying(request, encode, as_coded=sps_id is not None)
+        return self._trying(request, encode, as_coded=headers is not None)
 
     def _settings(self, crf: int) -> EncodeSettings:
         return EncodeSettings(crf=crf, preset=self.config.preset, encoder=self._encoder)

@@ -629,11 +629,12 @@ class Cutting:
         forms = list(zip(*(clips[name].to_pylist() for name in _FORM), strict=True))
         least_of = {form: self._least(*form) for form in set(forms)}
         least = np.array([least_of[form] for form in forms])
-        is_copy = pc.not_equal(stored["cut_mode"], "encode").to_numpy()
-        is_long = _filled(stored["n_frames"]) >= least
+        # An encoded clip has all frames, whatever the minimum.
+        is_long = pc.equal(stored["cut_mode"], "encode").to_numpy()
+        is_long |= _filled(stored["n_frames"]) >= least
         # -1 means that the clip cannot be copied, whatever the minimum.
         is_short = _filled(stored["copy_frames"]) < least
-        return pa.array(is_same & np.where(is_copy, is_long, is_short))
+        return pa.array(is_same & is_long & is_short)
 
 
 def _seconds(clip: ClipRow) -> float:

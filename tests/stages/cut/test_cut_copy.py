@@ -30,7 +30,7 @@ from curator.media.packet_copy import (
     joined,
     packets_of_span,
 )
-from curator.media.stream_headers import header_sets, unused_id
+from curator.media.stream_headers import header_sets, most_references, unused_id
 from curator.records.cuts import CutClip, NotCopied
 from curator.records.tracks import UNIFORM, Track
 from curator.stages.cut import clip_cutter as cut
@@ -57,6 +57,23 @@ def _film(path: Path, params: str = CLOSED, **settings: object) -> None:
 
 def _made(params: str = CLOSED, **settings: object) -> Callable[[Path], None]:
     return lambda path: _film(path, params, **settings)
+
+
+def _join(path: Path, *params: str) -> None:
+    """Writes films one after the other without encoding them again."""
+    parts = [path.with_name(f"{number}.ts") for number in range(len(params))]
+    for part, own in zip(parts, params, strict=True):
+        _film(part, own, bframes=0)
+    with ExitStack() as stack:
+        files = [stack.enter_context(av.open(str(part))) for part in parts]
+        target = stack.enter_context(av.open(str(path), "w"))
+        stream = target.add_stream_from_template(files[0].streams.video[0], opaque=True)
+        for number, file in enumerate(files):
+            for packet in file.demux(video=0):
+                if packet.size and packet.pts is not None:
+                    packet.pts = packet.dts = packet.pts + number * N * 3000
+                    packet.stream = stream
+                    target.mux(packet)
 
 
 def _mirrored(path: Path) -> None:
@@ -259,6 +276,30 @@ def test_the_number_of_a_head_is_one_that_the_source_does_not_use(tmp_path: Path
     assert len(stored(second)) == clip.n_frames
 
 
+def test_a_head_avoids_the_numbers_of_sets_between_pictures(tmp_path: Path) -> None:
+    """Pins packets with other sets than the header's: a decoder that seeks back keeps them."""
+    path = tmp_path / "joined.ts"
+    _join(path, CLOSED, f"cabac=0:sps-id=1:{CLOSED}")
+    clip = cutter_of(path, HEADS).cut(request_of(framed(path), N + 7, N + 100))
+    assert clip.cut_mode == "encode_head"
+    with av.open(io.BytesIO(clip.mp4)) as container:
+        first, again = [], []
+        for shown in (first, again):
+            container.seek(0)
+            shown += [frame.to_ndarray() for frame in container.decode(video=0)]
+    np.testing.assert_array_equal(again, first)
+    np.testing.assert_array_equal(first[5:], stored(path)[N + 12 : N + 7 + clip.n_frames])
+
+
+def test_a_head_announces_the_reference_frames_of_the_rest(film: MakeFilm) -> None:
+    """Pins equal room for decoded pictures, which decoders may reserve at the first header."""
+    path, track = film("pyramid.mp4")
+    clip = cutter_of(path, HEADS).cut(request_of(track, 7, 100))
+    with av.open(io.BytesIO(clip.mp4)) as container:
+        sets = header_sets(container.streams.video[0].codec_context.extradata)
+    assert [most_references([unit]) for unit in sets if unit[0] & 31 == 7] == [4, 4]
+
+
 @pytest.mark.parametrize(
     "config", [{"encode_head": False}, {"encoder": "vp9"}], ids=["off", "another encoder"]
 )
@@ -378,8 +419,22 @@ def test_a_copy_that_would_be_too_short_is_encoded(film: MakeFilm) -> None:
     path, track = film("plain.mp4")
     assert cutter_of(path, LENIENT).cut(request_of(track, 9, 100, min_frames=88)).n_frames == 88
     clip = cutter_of(path, LENIENT).cut(request_of(track, 9, 100, min_frames=89))
+    assert (clip.cut_mode, clip.n_frames) == ("encode_head", 91)
+    assert (clip.not_copied, clip.copy_frames) == (NotCopied.TOO_FEW_FRAMES, 88)
+    whole = LENIENT.model_copy(update={"encode_head": False})
+    clip = cutter_of(path, whole).cut(request_of(track, 9, 100, min_frames=89))
     assert (clip.cut_mode, clip.n_frames) == ("encode", 91)
     assert (clip.not_copied, clip.copy_frames) == (NotCopied.TOO_FEW_FRAMES, 88)
+
+
+def test_a_clip_that_loses_its_end_counts_the_frames_of_its_head(film: MakeFilm) -> None:
+    """Pins the length from which a rerun writes a head: all but the frames at the end."""
+    path, track = film("b_frames.mp4")
+    lost = 93 - cutter_of(path, HEADS).cut(request_of(track, 7, 100)).n_frames
+    assert lost > 0
+    clip = cutter_of(path, HEADS).cut(request_of(track, 7, 100, min_frames=93))
+    assert (clip.cut_mode, clip.n_frames) == ("encode", 93)
+    assert (clip.not_copied, clip.copy_frames) == (NotCopied.TOO_FEW_FRAMES, 93 - lost)
 
 
 def test_the_fewest_frames_keep_bucket_and_length() -> None:
@@ -525,19 +580,8 @@ def test_packets_that_the_analysis_did_not_see_are_decoded(film: MakeFilm) -> No
 
 def test_frames_are_uniform_up_to_other_parameter_sets(tmp_path: Path) -> None:
     """Pins that clips behind them, which copy the header's sets, are decoded."""
-    path, parts = tmp_path / "joined.ts", [tmp_path / "0.ts", tmp_path / "1.ts"]
-    for part, params in zip(parts, (CLOSED, f"cabac=0:{CLOSED}"), strict=True):
-        _film(part, params, bframes=0)
-    with ExitStack() as stack:
-        files = [stack.enter_context(av.open(str(part))) for part in parts]
-        target = stack.enter_context(av.open(str(path), "w"))
-        stream = target.add_stream_from_template(files[0].streams.video[0], opaque=True)
-        for number, file in enumerate(files):
-            for packet in file.demux(video=0):
-                if packet.size and packet.pts is not None:
-                    packet.pts = packet.dts = packet.pts + number * N * 3000
-                    packet.stream = stream
-                    target.mux(packet)
+    path = tmp_path / "joined.ts"
+    _join(path, CLOSED, f"cabac=0:{CLOSED}")
     track = framed(path)
     assert np.flatnonzero(track.frame_flags & UNIFORM).tolist() == list(range(N))
     for start, is_decoded in ((0, False), (N, True)):
