@@ -53,7 +53,7 @@ from curator.media.device_errors import device_error
 from curator.media.device_frames import DeviceBatch, Form, Program, planes_of_frames
 from curator.media.prefetch import ahead
 from curator.media.scale import FULL_RANGE
-from curator.media.stream_headers import sequence_header
+from curator.media.stream_headers import has_several_headers, sequence_header
 
 if TYPE_CHECKING:
     import torch.cuda
@@ -501,6 +501,9 @@ class EngineStream:
     def _see_header(self, packet: "Packet[Any] | None") -> None:
         """Chooses a decoder by the first packet's header; refuses a different header later."""
         header = sequence_header(self._codec, packet) if packet is not None else None
+        if self._codec == "h264" and packet is not None and has_several_headers(packet):
+            # A clip with an encoded head. FFmpeg's decoders take it; NVDEC was not tried.
+            raise self.refused(Refusal.SIZE_CHANGES, "several sequence headers")
         if self._decoder is None:
             # Without a header in the first packet, the decoder's configuration is unknown.
             self._key = header and (self._codec, header)

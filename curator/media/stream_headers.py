@@ -281,6 +281,11 @@ def sequence_header(codec: str, packet: "Packet[Any] | bytes") -> bytes | None:
     return b"".join(dict.fromkeys(headers)) or None
 
 
+def has_several_headers(packet: "Packet[Any]") -> bool:
+    """Returns whether a packet of H.264 in Annex B has sequence parameter sets that differ."""
+    return len(set(_HEADERS["h264"].findall(memoryview(packet)[:HEAD_BYTES]))) > 1
+
+
 def _vp9_frames(data: memoryview) -> Iterator[memoryview]:
     """Yields the frames of a packet; of several, only the last is shown (annex B of VP9)."""
     marker = data[-1]

@@ -132,9 +132,8 @@ def expected_of(
 ) -> Expected:
     """Returns the expected time of each step: by the plan, by the last run, or as is typical."""
     if plan and not previous:
-        seconds, sample = dict(plan["stage_s"]), plan["sample"]
-        if "analyze" in seconds and sample.get("reused_cpu_s"):
-            seconds["analyze"] *= max(0.0, 1 - sample["share"])
+        reused = plan["sample"]["reused_stage_s"]
+        seconds = {name: max(0.0, s - reused.get(name, 0.0)) for name, s in plan["stage_s"].items()}
         return Expected(seconds=seconds, is_planned=True)
     if previous.get("work", {}).get("sources_analyzed"):
         return Expected(seconds=previous["stage_seconds"])

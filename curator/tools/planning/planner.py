@@ -269,6 +269,11 @@ class Planner:
                 "sources": len(sample.uris),
                 "share": sample.share,
                 "reused_cpu_s": round(self._run.reused_s, 3),
+                "reused_stage_s": {
+                    stage.step: round(stage_s[stage.step] * sample.share, 3)
+                    for stage in graph
+                    if stage.phase is Phase.MEASURE and self._run.reused_s
+                },
             },
             "cpu_s": cpu_s,
             "cpu_s_by_part": {name: round(seconds, 3) for name, seconds in parts.items()},

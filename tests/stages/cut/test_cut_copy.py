@@ -23,6 +23,7 @@ from made_cuts import Film, cutter_of, request_of
 from samples import framed
 
 from curator.cut_requests import least_frames
+from curator.media.nvdec import bitstream_filter
 from curator.media.packet_copy import (
     CannotCopyError,
     PacketSpan,
@@ -30,7 +31,12 @@ from curator.media.packet_copy import (
     joined,
     packets_of_span,
 )
-from curator.media.stream_headers import header_sets, most_references, unused_id
+from curator.media.stream_headers import (
+    has_several_headers,
+    header_sets,
+    most_references,
+    unused_id,
+)
 from curator.records.cuts import CutClip, NotCopied
 from curator.records.tracks import UNIFORM, Track
 from curator.stages.cut import clip_cutter as cut
@@ -308,6 +314,21 @@ def test_a_head_may_be_refused(config: dict[str, object], film: MakeFilm) -> Non
     path, track = film("plain.mp4")
     clip = cutter_of(path, HEADS.model_copy(update=config)).cut(request_of(track, 7, 100))
     assert (clip.cut_mode, clip.not_copied) == ("encode", NotCopied.KEY_FRAME_TOO_FAR)
+
+
+def test_a_head_is_known_from_packets_as_an_engine_gets_them(film: MakeFilm) -> None:
+    """Pins what GPU readers go by to leave such clips to the CPU."""
+    path, track = film("plain.mp4")
+    known = {}
+    for config in (HEADS, LENIENT):
+        clip = cutter_of(path, config).cut(request_of(track, 7, 100))
+        with av.open(io.BytesIO(clip.mp4)) as container:
+            stream = container.streams.video[0]
+            annex_b = bitstream_filter(stream)
+            assert annex_b is not None
+            first = next(container.demux(stream))
+            known[clip.cut_mode] = [has_several_headers(part) for part in annex_b.filter(first)]
+    assert known == {"encode_head": [True], "copy": [False]}
 
 
 @pytest.mark.parametrize("spoils", ["packet", "order"])

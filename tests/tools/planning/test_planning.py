@@ -63,7 +63,7 @@ def test_intervals_hold_for_costs_and_counts(monkeypatch: pytest.MonkeyPatch) ->
     assert (held / 100 < 0.98).all()
 
 
-def made_planner(n_sampled: int = 5, n_sources: int = 10) -> Planner:
+def made_planner(n_sampled: int = 5, n_sources: int = 10, reused_s: float = 0.0) -> Planner:
     """Each sampled source took 3 CPU-seconds, and has a clip that stays and one that does not."""
     sample = choose_sample([source(n) for n in range(n_sources)], 20.0 * n_sampled, 0)
     rows = [
@@ -85,7 +85,14 @@ def made_planner(n_sampled: int = 5, n_sources: int = 10) -> Planner:
         "stage_seconds": {"list": 0.1, "scan": 1.0, "analyze": 17.0, "filter": 1.0, "cut": 5.0},
     }  # fmt: skip
     units = [((uri,), {"decode": 1.0, "shot_network": 2.0, "start_up": 0.4}) for uri in sample.uris]
-    run = SampleRun(summary=summary, wall_s=26.1, units=units, clips=rows, objects=[1000] * 40)
+    run = SampleRun(
+        summary=summary,
+        wall_s=26.1,
+        units=units,
+        clips=rows,
+        objects=[1000] * 40,
+        reused_s=reused_s,
+    )
     return Planner(sample, run)
 
 
@@ -174,9 +181,9 @@ def test_run_takes_the_plan_of_its_own_recipe_alone(tmp_path: Path) -> None:
     assert expected_of(plan, {}, steps).is_planned
     analyze_s = plan["stage_s"]["analyze"]
     assert expected_of(plan, {}, steps).seconds["analyze"] == analyze_s
-    plan["sample"] |= {"share": 0.25, "reused_cpu_s": 15.0}
-    assert expected_of(plan, {}, steps).seconds["analyze"] == 0.75 * analyze_s
-    words = course_words({"plan": plan, "cpu_seconds": {"total": 45.0}})
+    reusing = made_planner(reused_s=15.0).plan(recipe, [], ENGINE, is_small=False)
+    assert expected_of(reusing, {}, steps).seconds["analyze"] == pytest.approx(analyze_s / 2)
+    words = course_words({"plan": reusing, "cpu_seconds": {"total": 45.0}})
     assert "took 1.0 min" in words, "with what the plan did"
     assert expected_of({}, {}, steps) == Expected(seconds={"analyze": 5.0}, is_typical=True)
     previous = {"work": {"sources_analyzed": 3}, "stage_seconds": {"analyze": 7.0}}
