@@ -68,11 +68,12 @@ def test_each_size_is_decided_and_written_from_one_decode(place: Sizes, tmp_path
         ("small.mp4", SMALL, None): 1,
     }
     assert all(row["output_size"] == size for (_, _, size), row in rows.items())
+    kept = [row for row in rows.values() if row["reason"] is None]
+    for row in kept:
+        assert json.loads(place.sample(row, "json"))["output_size"] == row["output_size"]
     # No frame is decoded twice.
     assert summary["cut"]["decoded_frames"] == N + SMALL_N
-    assert {row["bucket"] for row in rows.values() if row["reason"] is None} == {
-        "240p_4-3_17f", "120p_4-3_17f",
-    }  # fmt: skip
+    assert {row["bucket"] for row in kept} == {"240p_4-3_17f", "120p_4-3_17f"}
     single = Sizes(place.sources, tmp_path / "single")
     assert single.run(f"cut.size={SMALL}")["cut"]["decoded_frames"] == N + SMALL_N
     for key, row in single.by_form().items():

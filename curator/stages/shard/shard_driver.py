@@ -263,6 +263,7 @@ def sample_metadata(
         "tags": list(clip.tags or ()),
         **{name: _rounded(getattr(clip, name)) for name in FITTED},
         **(window if window["window_frames"] is not None else {}),
+        **({"output_size": clip.output_size} if clip.output_size is not None else {}),
         **({"moment": _moment(clip)} if clip.moment is not None else {}),
         # As with windows: a recipe without rights leaves samples as they are.
         **{name: value for name in LICENSED if (value := getattr(clip, name)) is not None},

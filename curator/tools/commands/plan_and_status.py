@@ -133,7 +133,11 @@ def _planned(plan: Mapping[str, Any]) -> Iterator[str]:
         f"{length(plan['video_s'])} of video, {size(plan['source_bytes'])}; "
         f"sample: {amount(plan['sample']['sources'], 'source')}, "
         f"{share(plan['sample']['share'], 1)} of the video"
-        + (", whose measurements stay in OUT" if plan["sample"]["reused_cpu_s"] else "")
+        + (
+            f"; its measurements stay in OUT, which saves {length(reused_s)} of CPU time"
+            if (reused_s := plan["sample"]["reused_cpu_s"])
+            else ""
+        )
     )
     for name, key, form in (
         ("candidates", "candidates", "{:,.0f}".format),

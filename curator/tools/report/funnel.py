@@ -195,7 +195,8 @@ def course_words(summary: Mapping[str, Any]) -> str:
     if not plan:
         return ""
     clips, cpu_s = plan["clips"], plan["cpu_s"]
-    planned_s = sum(plan["stage_s"].values())
+    reused_s = sum(plan.get("sample", {}).get("reused_stage_s", {}).values())
+    planned_s = sum(plan["stage_s"].values()) - reused_s
     took_s = sum((summary.get("stage_seconds") or {}).values())
     return (
         f"planned {amount(round(clips['value']), 'clip')} ({clips['low']:,.0f} to "
