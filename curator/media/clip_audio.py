@@ -18,6 +18,8 @@ from typing import Any
 
 import av
 import numpy as np
+from av import CodecContext
+from av.audio.codeccontext import AudioCodecContext
 from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 from av.packet import Packet
@@ -218,14 +220,30 @@ def _decoded(
     return SpanAudio(mode="aac", rate=target, wave=np.clip(wave, -1, 1))
 
 
+def _fresh_decoder(stream: av.AudioStream) -> AudioCodecContext:
+    """Returns a decoder whose output does not depend on what was decoded before.
+
+    A flush leaves the generator of AAC's noise (ISO/IEC 14496-3, 4.6.13) where it was, so the
+    samples of a clip would depend on the clips before it, by up to 1e-6.
+    """
+    context = stream.codec_context
+    if context.name != "aac":
+        context.flush_buffers()
+        return context
+    decoder = CodecContext.create("aac", "r")
+    decoder.extradata = context.extradata
+    decoder.sample_rate, decoder.layout = context.sample_rate, context.layout
+    return decoder
+
+
 def _frames(
     stream: av.AudioStream, packets: Sequence[AudioPacket], resampler: AudioResampler
 ) -> Iterator[AudioFrame]:
     """Yields decoded and resampled frames; skips packets with errors."""
-    stream.codec_context.flush_buffers()
+    decoder = _fresh_decoder(stream)
     for packet in packets:
         try:
-            decoded = packet.decode()
+            decoded = decoder.decode(packet)
         # PyAV raises ValueError for unknown layouts and the like.
         except (av.error.FFmpegError, ValueError):
             continue

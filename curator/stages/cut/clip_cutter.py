@@ -72,6 +72,7 @@ from curator.records.cuts import CutClip, CutRequest, NotCopied
 from curator.stage import ClipFrames, PixelStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import (
+    EDGE_FRAMES,
     check_copy,
     check_encoded,
     check_joined,
@@ -359,6 +360,9 @@ class ClipCutter:
     def _with_encoded_head(self, request: CutRequest) -> CutClip:
         """Encodes the frames before the first key frame, and copies the rest."""
         tail = self._copied_frames(request, any_start=True)
+        if tail.is_decoded and tail.n_frames < 2 * EDGE_FRAMES:
+            # Without known packets, so few frames do not show whether all are at their times.
+            raise CannotCopyError(NotCopied.CHECK_FAILED)
         n_head, sets = tail.first, sets_of(tail.mp4)
         sps_id = unused_id(sets)
         if sps_id is None:

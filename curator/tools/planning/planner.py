@@ -204,9 +204,11 @@ def run_sample(run: Run, sample: PlanSample, workers: int | None) -> SampleRun:
         summary = whole.execute([manifest], limit=None)
         parts = (read_parquet(store, name) for name in summary["tables"]["clips"])
         is_reused = run.context.removals.n_records == 0
+        there = {info.key for info in run.context.store.list(f"{TRACKS}/")}
         for info in store.list(f"{TRACKS}/") if is_reused else ():
-            run.context.check()
-            run.context.store.write(info.key, store.read(info.key))
+            if info.key not in there:
+                run.context.check()
+                run.context.store.write(info.key, store.read(info.key))
         return SampleRun(
             reused_s=is_reused * sum(_analysis_s(cpu_s) for _, cpu_s in units),
             summary=summary,

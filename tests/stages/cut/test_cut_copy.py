@@ -331,6 +331,17 @@ def test_a_head_is_known_from_packets_as_an_engine_gets_them(film: MakeFilm) -> 
     assert known == {"encode_head": [True], "copy": [False]}
 
 
+def test_times_that_the_analysis_repaired_put_no_other_frame_after_a_head(tmp_path: Path) -> None:
+    """Pins that a copy of one or two frames, which luma cannot place, ends no clip."""
+    path = tmp_path / "film.avi"
+    _film(path, bframes=2)
+    track, source = framed(path), np.stack(stored(path)).astype(int)
+    for start in (3, 5, 7):
+        clip = cutter_of(path, HEADS).cut(request_of(track, start, GOP))
+        last = stored(clip.mp4)[-1]
+        assert int(np.abs(source - last).mean((1, 2)).argmin()) == GOP - 1
+
+
 @pytest.mark.parametrize("spoils", ["packet", "order"])
 def test_a_wrong_joint_is_encoded_whole(
     spoils: str, film: MakeFilm, monkeypatch: pytest.MonkeyPatch
