@@ -169,7 +169,7 @@ def test_what_has_the_form_is_copied(
     assert clip.cut_mode == ("copy" if reason is None else "encode")
     assert clip.n_frames == {30: 15}.get(form.get("fps", 0), form.get("n_frames", 30))
     off_key = cut(film, as_output(request_of(film, 16, 46), n_frames=20), mode="auto")
-    assert (off_key.cut_mode, off_key.n_frames) == ("encode", 20)
+    assert (off_key.cut_mode, off_key.n_frames) == ("encode_head", 20)
 
 
 def row_of(path: Path, start: int, end: int) -> Candidate:

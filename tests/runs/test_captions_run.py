@@ -25,7 +25,7 @@ def test_a_run_describes_each_clip_by_its_own_pictures(described: Captioned) -> 
     assert_described(described)
     clips = described.clips()
     assert {film_of(clip) for clip in clips} == {1, 2, 3, 4, 5}
-    assert {clip["cut_mode"] for clip in clips} == {"copy", "encode"}
+    assert {clip["cut_mode"] for clip in clips} == {"copy", "encode_head", "encode"}
     assert {clip["crop_height"] for clip in clips if film_of(clip) == 4} == {88}
     assert max(len(rows) for rows in described.annotations().values()) == 2
 
