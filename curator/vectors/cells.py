@@ -230,7 +230,7 @@ class CellReader:
         return CellVectors.joined([segment.cells(cell, cell + 1) for segment in having])
 
     def _keep(self, cell: int, vectors: CellVectors) -> None:
-        """Keeps a cell in place of those that were used longest ago; not one without room."""
+        """Keeps a cell, and drops the least recently used cells that exceed the limit."""
         n_bytes = sum(column.nbytes for column in vectors)
         if cell not in self._kept and n_bytes <= self._most_bytes:
             self._kept[cell] = vectors

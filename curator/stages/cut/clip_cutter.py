@@ -136,7 +136,7 @@ class ClipCutter:
     def __post_init__(self) -> None:
         """Refuses an encoder that is not available."""
         self._ahead: dict[str, CutClip | _NotCopied] = {}
-        """Results of clips that were tried together with others: copies, or why there is none."""
+        """Copies of clips that were tried together with others, or reasons against a copy."""
         self._encoded_ahead: dict[str, tuple[CutClip, bool]] = {}
         """Clips that were encoded together with others, and whether they need no coarser encode."""
         self._n_decoded = 0
@@ -216,7 +216,7 @@ class ClipCutter:
         return clip
 
     def _copy_of(self, request: CutRequest) -> CutClip | _NotCopied:
-        """Returns a copy of a clip, or why there is none."""
+        """Returns a copy of a clip, or the reason against it."""
         if (known := self._ahead.pop(request.clip_id, None)) is not None:
             return known
         if self.pixels:
@@ -266,7 +266,7 @@ class ClipCutter:
         frame_pts: NDArray[np.int64],
         crfs: Mapping[str, int] | None = None,
     ) -> dict[str, CutClip]:
-        """Encodes clips from one decode; returns those that end before the first wrong frame.
+        """Encodes clips from one decode; returns the clips that end before the first wrong frame.
 
         `crfs` has the quality by clip id; None is the recipe's.
         """
