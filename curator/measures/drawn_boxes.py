@@ -108,6 +108,9 @@ def _ridge(plane: Plane, *, is_upright: bool, is_above: bool) -> Plane:
 
 def _lines(ridge: Plane, *, is_upright: bool) -> list[Line]:
     """Returns the lines of a ridge, the longest first."""
+    if cv2.countNonZero(ridge) < _MIN_PIECES * _FILLED * _PIECE_PX:
+        # Most ridges of pictures without drawn boxes: too few pixels for a line.
+        return []
     along = ridge.shape[0 if is_upright else 1] // _PIECE_PX
     if is_upright:
         whole = ridge[: along * _PIECE_PX]

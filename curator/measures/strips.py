@@ -84,7 +84,9 @@ def _grid_of_8(profile: NDArray[np.float64]) -> float:
 def _grids(profile: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns the strength of the grids of `_ENLARGED`, in the unit of `_grid_of_8`."""
     waves = _waves(len(profile))
-    amplitude = np.abs((profile - profile.mean()) @ waves).reshape(len(_ENLARGED), _HARMONICS)
+    # Real columns, because numpy would convert the profile to complex numbers at each call.
+    products = ((profile - profile.mean()) @ waves.view(np.float64)).view(np.complex128)
+    amplitude = np.abs(products).reshape(len(_ENLARGED), _HARMONICS)
     strength = 4 * np.sqrt(np.sum(amplitude**2, axis=1)) / (profile.mean() + 0.05)
     return np.asarray(np.where(strength > 0.2, strength, 0))
 
