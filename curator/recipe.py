@@ -201,6 +201,11 @@ class Recipe(_WithOptional):
         description="folder or s3://bucket/prefix of model weights; null for $CURATE_MODELS, else "
         "curate/models in the user's cache",
     )
+    follow_size: tuple[str, ...] = Field(
+        (),
+        description="keys whose values follow from the size of the clips, because the recipe does "
+        "not set them; filled in by curate, so that a change of the size changes them, too",
+    )
 
     @field_validator("measures")
     @classmethod
@@ -230,12 +235,15 @@ class Recipe(_WithOptional):
 
         Unless the recipe sets `shard.resolutions`, a size below the smallest class of resolution is
         a class, too, and so is each of several sizes. `min: trained` of a rule on short_side_px
-        becomes the smallest side.
+        becomes the smallest side. `follow_size` gets the keys of such values; those that it names
+        already are completed again.
         """
         if not isinstance(sections, dict):
             return sections
-        shard_key = "shard"
-        given = sections.get(shard_key, {})
+        before, following = sections.get(FOLLOW_SIZE) or (), list[str]()
+        given = sections.get("shard", {})
+        if RESOLUTIONS in before and isinstance(given, dict):
+            given = {key: value for key, value in given.items() if key != "resolutions"}
         try:
             cut = CutConfig.model_validate(sections.get("cut", {}))
             propose = ProposeConfig.model_validate(sections.get("propose", {}))
@@ -247,21 +255,22 @@ class Recipe(_WithOptional):
         sides = {min(size) for size in written_sizes(cut, propose)}
         if len(sides) < 2:
             sides = {least_px} if least_px < min(shard.resolutions) else set()
-        if sides.difference(shard.resolutions) and "resolutions" not in shard.model_fields_set:
+        if "resolutions" not in shard.model_fields_set and isinstance(given, dict | ShardConfig):
+            following.append(RESOLUTIONS)
             own = given if isinstance(given, dict) else given.model_dump(exclude_unset=True)
             classes = {"resolutions": tuple(sorted({*sides, *shard.resolutions}))}
-            sections = sections | {shard_key: own | classes}
+            sections = sections | {"shard": own | classes}
         rules = sections.get("filters")
-        if not isinstance(rules, dict):
-            return sections
-        bounded = {
-            name: rule | {"min": float(least_px)}
-            for name, rule in rules.items()
-            if isinstance(rule, dict)
-            and rule.get("min") == TRAINED
-            and (rule.get("score") or name) == SHORT_SIDE
-        }
-        return sections | {"filters": rules | bounded}
+        if isinstance(rules, dict):
+            rules = dict(rules)
+            for name, rule in rules.items():
+                key = f"filters.{name}.min"
+                is_size = isinstance(rule, dict) and (rule.get("score") or name) == SHORT_SIDE
+                if is_size and (rule.get("min") == TRAINED or key in before):
+                    rules[name] = rule | {"min": float(least_px)}
+                    following.append(key)
+            sections = sections | {"filters": rules}
+        return sections | {FOLLOW_SIZE: following}
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -413,6 +422,8 @@ def _merged(under: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
+FOLLOW_SIZE, RESOLUTIONS = "follow_size", "shard.resolutions"
+
 GONE = (("caption", "batch_tokens"), ("caption", "judge", "batch_tokens"))
 """Keys of earlier recipes that have no meaning now; stored recipes may have them."""
 
@@ -461,6 +472,12 @@ def _changed(data: dict[str, Any], overrides: Overrides, path: Path | str) -> Re
         if isinstance(overrides, Mapping) and [key for key, _ in changes].count(key) > 1:
             raise RecipeError(f"overrides sets {key} twice; omit one")
         _set(data, key, value, f"{source} {f'{key}={value_words(value)}'!r}")
+    # What a change sets follows the size no longer.
+    data[FOLLOW_SIZE] = [
+        name
+        for name in data.get(FOLLOW_SIZE) or ()
+        if not any(f"{name}.".startswith(f"{key}.") for key, _ in changes)
+    ]
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:

@@ -51,7 +51,11 @@ class Why(StrEnum):
     CUT_FAILED = "that could not be cut again"
     STAGE_FAILED = "for which a stage failed"
     RIGHTS = "from sources that rights of the recipe refuses"
+    NOT_MADE = "that the recipe makes no longer"
     RECIPE = "that the recipe or a mark rejects"
+
+
+_ON_PURPOSE = (Why.NOT_MADE, Why.RECIPE, Why.RIGHTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +143,10 @@ class DropCheck:
             lost = _without(gone, "clip_id", rest["clip_id"])
             dropped.append(DroppedClips(why=why, clips=lost, cause="".join(causes.to_pylist())))
             gone = rest
-        dropped.append(DroppedClips(why=Why.RECIPE, clips=gone))
+        not_made = _without(gone, "clip_id", clips.column("clip_id"))
+        rejected = _without(gone, "clip_id", not_made["clip_id"])
+        dropped.append(DroppedClips(why=Why.NOT_MADE, clips=not_made))
+        dropped.append(DroppedClips(why=Why.RECIPE, clips=rejected))
         self._check([lost for lost in dropped if lost.clips.num_rows], sources)
 
     def missing(self, contents: pa.ChunkedArray, unread: Sequence[str] = ()) -> pa.Table:
@@ -157,7 +164,7 @@ class DropCheck:
 
     def problem(self, dropped: Sequence[DroppedClips]) -> str | None:
         """Returns why the run must stop, and a remedy; None if it may continue."""
-        dropped = [lost for lost in dropped if lost.why not in (Why.RECIPE, Why.RIGHTS)]
+        dropped = [lost for lost in dropped if lost.why not in _ON_PURPOSE]
         if not dropped:
             return None
         n_lost = sum(lost.clips.num_rows for lost in dropped)

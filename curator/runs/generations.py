@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from curator.fingerprints import fingerprint
 from curator.pipeline import Graph
-from curator.recipe import Recipe
+from curator.recipe import FOLLOW_SIZE, Recipe
 from curator.records.time_spans import spans_from_json
 from curator.run_config import RunConfig
 from curator.stage import Phase
@@ -179,7 +179,7 @@ def decided_with(
     """
     remade = [stage for stage in graph if stage.is_remade]
     sections = sorted({section for stage in remade for section in stage.sections})
-    settings = recipe.model_dump(mode="json", exclude={"run", "about", *sections})
+    settings = recipe.model_dump(mode="json", exclude={"run", "about", FOLLOW_SIZE, *sections})
     others = [extension for extension in extensions if extension["kind"] != _CAPTIONERS]
     own = {stage.name for stage in remade}
     stage_fingerprints = {name: value for name, value in fingerprints.items() if name not in own}

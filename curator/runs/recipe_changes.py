@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from curator.pipeline import built_in_stages
-from curator.recipe import Recipe
+from curator.recipe import FOLLOW_SIZE, Recipe
 from curator.records.clips import OF_FORM
 from curator.stage import FILTERED_AGAIN
 
@@ -48,12 +48,12 @@ def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[str]:
     """Yields a line for each key with another value: the change, and its effect on a run.
 
     An entry that only one of the recipes has, such as a rule, is one key; its settings that are the
-    default are left out. The key `about` has no effect.
+    default are left out. The keys `about` and `follow_size` have no effect.
     """
     effects = consequences(recipe)
     old, new = (version.model_dump(mode="json") for version in (before, recipe))
     for path in _changed(old, new):
-        if path != ("about",):
+        if path not in (("about",), (FOLLOW_SIZE,)):
             was, now = (_shown(_value_at(version, path)) for version in (before, recipe))
             key = ".".join(path)
             yield f"{key}: {was} -> {now} ({effects.get(key) or effects[path[0]]})"

@@ -259,6 +259,14 @@ def test_what_the_recipe_rejects_is_printed_and_goes(
     assert "that the recipe or a mark rejects" in caplog.text
 
 
+def test_clips_that_the_recipe_makes_no_longer_are_not_called_rejected(
+    settled: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert settled.code("--set", "cut.size=[128x96]") == EXIT_OK
+    assert "that the recipe makes no longer" in caplog.text
+    assert "rejects" not in caplog.text
+
+
 STAGE = """
 from collections.abc import Iterator
 

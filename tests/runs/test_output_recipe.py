@@ -11,7 +11,7 @@ from film_makers import text_file
 import curator
 from curator.cli import main
 from curator.errors import UsageError
-from curator.recipe import Recipe, recipe_used
+from curator.recipe import Recipe, load_recipe, recipe_used, with_changes
 from curator.runs.output_recipe import choose_recipe
 from curator.runs.recipe_changes import consequences, recipe_changes
 from curator.tables.json_objects import sealed_json, to_json
@@ -128,9 +128,30 @@ def test_a_recipe_that_cannot_be_read_must_be_named(
     assert 0 < error.index(remedies[0]) < error.index(remedies[1])
 
 
+def test_what_a_recipe_leaves_to_the_size_follows_a_later_size() -> None:
+    """Pins classes and `min: trained` of a stored recipe, and that what was set stays as it was."""
+
+    def stored(*overrides: str) -> Recipe:
+        recipe = load_recipe("quickstart", overrides)
+        return recipe_used({"recipe": json.loads(recipe.model_dump_json())}, "out")
+
+    for size in ("256p", "[720p, 256p]", "480p"):
+        for before in ((), ("cut.size=[720p, 144p]",)):
+            other = with_changes(stored(*before), [f"cut.size={size}"])
+            assert other == load_recipe("quickstart", [f"cut.size={size}"])
+            assert other.filters.root["short_side_px"].min == 480 if size == "480p" else 256
+    own = "shard.resolutions=[144, 480]", "filters.short_side_px.min=300"
+    for recipe in (stored(*own), with_changes(stored(), own)):
+        other = with_changes(recipe, ["cut.size=256p"])
+        assert other.shard.resolutions == (144, 480)
+        assert other.filters.root["short_side_px"].min == 300
+    one = with_changes(stored(*own), ["filters.short_side_px.min=trained"])
+    assert with_changes(one, ["cut.size=256p"]).filters.root["short_side_px"].min == 256
+
+
 def test_each_section_says_what_a_change_of_it_does() -> None:
     effects = consequences(Recipe())
-    assert {*Recipe.model_fields} - {"about"} <= set(effects)
+    assert {*Recipe.model_fields} - {"about", "follow_size"} <= set(effects)
     assert all(effects.values())
 
 
