@@ -79,7 +79,7 @@ class OnnxNetwork:
         graph = _fields(memoryview(model[7][0]))
         entries = map(_fields, model[14])
         self.metadata = {_text(entry[1]): _text(entry[2]) for entry in entries}
-        self._dtype, self._gate = dtype, gate
+        self.dtype, self._gate = dtype, gate
         is_wide = device != "cpu" and dtype == torch.float32
         self._layout = torch.contiguous_format if is_wide else torch.channels_last
         self._weights: dict[str, Tensor] = {}
@@ -89,7 +89,9 @@ class OnnxNetwork:
             self._weights[_text(tensor[8])] = self._laid_out(values)
         (self._input,) = (_text(_fields(message)[1]) for message in graph[11])
         (self._output,) = (_text(_fields(message)[1]) for message in graph[12])
-        nodes = _simplified([_node(_fields(node)) for node in graph[1]], self._weights)
+        nodes = _simplified(
+            [_node(_fields(node)) for node in graph[1]], self._weights, joins=device == "cpu"
+        )
         self._steps = [self._step(node) for node in nodes]
         last_use = {name: i for i, (_, names, _) in enumerate(self._steps) for name in names}
         self._unused_after: dict[int, list[str]] = defaultdict(list)
@@ -121,7 +123,7 @@ class OnnxNetwork:
 
     def _laid_out(self, values: Tensor) -> Tensor:
         if values.is_floating_point():
-            values = values.to(self._dtype)
+            values = values.to(self.dtype)
         return values.contiguous(memory_format=self._layout) if values.dim() == 4 else values
 
     def _step(self, node: _Node) -> tuple[Callable[..., Tensor], list[str], str]:
@@ -139,7 +141,7 @@ def _node(node: Mapping[int, list[Any]]) -> _Node:
     return _Node(_text(node[4]), attributes, names, _text(node[2]))
 
 
-def _simplified(nodes: list[_Node], weights: dict[str, Tensor]) -> list[_Node]:
+def _simplified(nodes: list[_Node], weights: dict[str, Tensor], *, joins: bool) -> list[_Node]:
     """Drops identities, merges biases into convolutions, and replaces five operators by a GELU."""
     same: dict[str, str] = {}
     left: list[_Node] = []
@@ -152,10 +154,22 @@ def _simplified(nodes: list[_Node], weights: dict[str, Tensor]) -> list[_Node]:
             weights[node.names[1]] = weights[node.names[1]].flatten()
             left[-1].names.append(node.names[1])
             left[-1].result = node.result
+        elif kinds[-2:] == ["Conv", "Relu"]:
+            left[-1].attributes["activation"], left[-1].result = "relu", node.result
         elif kinds == ["Div", "Erf", "Add", "Mul", "Mul"]:
             # In these networks, a GELU always follows a 1x1 convolution.
             del left[-4:]
-            left[-1].kind, left[-1].result = "ConvGelu", node.result
+            left[-1].attributes["activation"], left[-1].result = "gelu", node.result
+        elif joins and kinds[-3:] == ["Conv", "MaxPool", "Concat"]:
+            # The convolution leaves room for the maxima, because joining takes as long as it does.
+            pool, convolution = left.pop(), left[-1]
+            pooled = next(member for member in left if member.result == pool.names[0])
+            n_pooled = len(weights[pooled.names[1]])
+            for name in convolution.names[1:]:
+                axes = weights[name].dim() - 1
+                weights[name] = functional.pad(weights[name], [0, 0] * axes + [n_pooled, 0])
+            names = [pool.names[0], convolution.result]
+            left.append(_Node("JoinedMaxPool", pool.attributes, names, node.result))
         else:
             left.append(node)
     return left
@@ -221,11 +235,33 @@ def _padding(attributes: _Attributes) -> tuple[int, int, int, int]:
 def _convolution(
     attributes: _Attributes, x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
+    """Returns a convolution, with the activation that `_simplified` merged into it.
+
+    A separate pass for an activation can take as long as the convolution.
+    """
     left, right, top, bottom = _padding(attributes)
     if (left, top) != (right, bottom):
         x, top, left = functional.pad(x, (left, right, top, bottom)), 0, 0
     strides, groups = attributes["strides"], attributes["group"]
-    return functional.conv2d(x, weight, bias, strides, (top, left), groups=groups)
+    activation = attributes.get("activation", "none")
+    has_mkldnn = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    if not has_mkldnn or (
+        x.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    ):
+        y = functional.conv2d(x, weight, bias, strides, (top, left), groups=groups)
+        return _ACTIVATIONS[activation](y)
+    if activation == "gelu":
+        product: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
+        pixels = product(x.permute(0, 2, 3, 1), weight.flatten(1), bias, "gelu", [], "none")
+        return pixels.permute(0, 3, 1, 2)
+    if "packed" not in attributes:
+        attributes["packed"] = torch.ops.mkldnn._reorder_convolution_weight(
+            weight, (top, left), strides, (1, 1), groups, x.shape
+        )
+    convolve: Callable[..., Tensor] = torch.ops.mkldnn._convolution_pointwise
+    return convolve(
+        x, attributes["packed"], bias, (top, left), strides, (1, 1), groups, activation, [], "none"
+    )
 
 
 def _largest_of_four(attributes: _Attributes, x: Tensor) -> Tensor:
@@ -235,15 +271,20 @@ def _largest_of_four(attributes: _Attributes, x: Tensor) -> Tensor:
     return torch.maximum(x[..., 1:], x[..., :-1])
 
 
-def _pixels_gelu(_: _Attributes, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Returns the GELU of a 1x1 convolution."""
-    has_mkldnn = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    if has_mkldnn and (x.dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-        # One pass for both, because a separate GELU takes as long as the convolution.
-        pixels, kernel = x.permute(0, 2, 3, 1), weight.flatten(1)
-        linear: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
-        return linear(pixels, kernel, bias, "gelu", [], "none").permute(0, 3, 1, 2)
-    return functional.gelu(functional.conv2d(x, weight, bias))
+def _joined_largest(_: _Attributes, x: Tensor, joined: Tensor) -> Tensor:
+    """Writes the largest of each pixel and those below and right of it into the first channels.
+
+    `x` comes from a ReLU. Numbers that are not negative have the order of their bits, whose maximum
+    is faster than that of bfloat16.
+    """
+    bits = torch.int16 if x.element_size() == 2 else torch.int32
+    given, results = x.view(bits), joined.view(bits)[:, : x.shape[1]]
+    tall = torch.empty_like(given)
+    torch.maximum(given[:, :, 1:], given[:, :, :-1], out=tall[:, :, :-1])
+    tall[:, :, -1] = given[:, :, -1]
+    torch.maximum(tall[..., 1:], tall[..., :-1], out=results[..., :-1])
+    results[..., -1] = tall[..., -1]
+    return joined
 
 
 def _hard_sigmoid(attributes: _Attributes, x: Tensor) -> Tensor:
@@ -263,6 +304,11 @@ def _reshaped(_: _Attributes, x: Tensor, shape: Tensor) -> Tensor:
     return x.reshape([size or x.shape[axis] for axis, size in enumerate(shape.tolist())])
 
 
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+}
 _OPERATORS: dict[str, Callable[..., Tensor]] = {
     "Add": lambda _, x, y: x + y,
     "AveragePool": lambda at, x: functional.avg_pool2d(x, at["kernel_shape"], at["strides"]),
@@ -271,13 +317,13 @@ _OPERATORS: dict[str, Callable[..., Tensor]] = {
     ),
     "Concat": lambda at, *parts: torch.cat(parts, at["axis"]),
     "Conv": _convolution,
-    "ConvGelu": _pixels_gelu,
     "ConvTranspose": lambda at, x, weight, bias=None: functional.conv_transpose2d(
         x, weight, bias, at["strides"], groups=at["group"]
     ),
     "Div": lambda _, x, y: x / y,
     "GlobalAveragePool": lambda _, x: x.mean((2, 3), keepdim=True),
     "HardSigmoid": _hard_sigmoid,
+    "JoinedMaxPool": _joined_largest,
     "MatMul": lambda _, x, y: x @ y,
     "MaxPool": _largest_of_four,
     "Mul": lambda _, x, y: x * y,
