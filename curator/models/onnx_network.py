@@ -95,9 +95,7 @@ class OnnxNetwork:
             self._weights[_text(tensor[8])] = self._laid_out(values)
         (self._input,) = (_text(_fields(message)[1]) for message in graph[11])
         (self._output,) = (_text(_fields(message)[1]) for message in graph[12])
-        nodes = _simplified(
-            [_node(_fields(node)) for node in graph[1]], self._weights, joins=device == "cpu"
-        )
+        nodes = _simplified([_node(_fields(node)) for node in graph[1]], self._weights)
         self._steps = [self._step(node) for node in nodes]
         last_use = {name: i for i, (_, names, _) in enumerate(self._steps) for name in names}
         self._unused_after: dict[int, list[str]] = defaultdict(list)
@@ -147,8 +145,8 @@ def _node(node: Mapping[int, list[Any]]) -> _Node:
     return _Node(_text(node[4]), attributes, names, _text(node[2]))
 
 
-def _simplified(nodes: list[_Node], weights: dict[str, Tensor], *, joins: bool) -> list[_Node]:
-    """Drops identities, merges biases into convolutions, and replaces five operators by a GELU."""
+def _simplified(nodes: list[_Node], weights: dict[str, Tensor]) -> list[_Node]:
+    """Drops identities, and merges biases, ReLUs and GELUs (five operators) into convolutions."""
     same: dict[str, str] = {}
     left: list[_Node] = []
     for node in nodes:
@@ -166,16 +164,6 @@ def _simplified(nodes: list[_Node], weights: dict[str, Tensor], *, joins: bool) 
             # In these networks, a GELU always follows a 1x1 convolution.
             del left[-4:]
             left[-1].attributes["activation"], left[-1].result = "gelu", node.result
-        elif joins and kinds[-3:] == ["Conv", "MaxPool", "Concat"]:
-            # The convolution leaves room for the maxima, because joining takes as long as it does.
-            pool, convolution = left.pop(), left[-1]
-            pooled = next(member for member in left if member.result == pool.names[0])
-            n_pooled = len(weights[pooled.names[1]])
-            for name in convolution.names[1:]:
-                axes = weights[name].dim() - 1
-                weights[name] = functional.pad(weights[name], [0, 0] * axes + [n_pooled, 0])
-            names = [pool.names[0], convolution.result]
-            left.append(_Node("JoinedMaxPool", pool.attributes, names, node.result))
         else:
             left.append(node)
     return left
@@ -239,7 +227,7 @@ def _padding(attributes: _Attributes) -> tuple[int, int, int, int]:
 
 
 def _convolution(
-    attributes: _Attributes, x: Tensor, weight: Tensor, bias: Tensor | None = None
+    attributes: dict[str, Any], x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """Returns a convolution, with the activation that `_simplified` merged into it."""
     left, right, top, bottom = _padding(attributes)
@@ -252,18 +240,17 @@ def _convolution(
         y = functional.conv2d(x, weight, bias, strides, (top, left), groups=groups)
         return _ACTIVATIONS[activation](y)
     # One pass for both, because a separate GELU takes as long as the convolution.
-    mkldnn: Any = torch.ops.mkldnn
     if activation == "gelu":
-        pixels = x.permute(0, 2, 3, 1)
-        pixels = mkldnn._linear_pointwise(pixels, weight.flatten(1), bias, "gelu", [], "none")
-        return pixels.permute(0, 3, 1, 2)  # type: ignore[no-any-return]
+        product: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
+        pixels, kernel = x.permute(0, 2, 3, 1), weight.flatten(1)
+        return product(pixels, kernel, bias, "gelu", [], "none").permute(0, 3, 1, 2)
     geometry = (top, left), strides, (1, 1), groups
     if "packed" not in attributes:
-        # In the layout of oneDNN. It is right for all sizes, and fastest for those of this picture.
-        packed = mkldnn._reorder_convolution_weight(weight, *geometry, x.shape)
-        attributes["packed"] = packed
-    y = mkldnn._convolution_pointwise(x, attributes["packed"], bias, *geometry, activation, [], "")
-    return y  # type: ignore[no-any-return]
+        # In the layout that is fastest for this size, and serves all sizes.
+        pack = torch.ops.mkldnn._reorder_convolution_weight
+        attributes["packed"] = pack(weight, *geometry, x.shape)
+    convolve: Callable[..., Tensor] = torch.ops.mkldnn._convolution_pointwise
+    return convolve(x, attributes["packed"], bias, *geometry, activation, [], "")
 
 
 def _fuses(x: Tensor) -> bool:
@@ -274,26 +261,12 @@ def _fuses(x: Tensor) -> bool:
 
 
 def _largest_of_four(attributes: _Attributes, x: Tensor) -> Tensor:
-    # torch's max pooling takes 5 to 30 times as long on CPUs.
-    x = functional.pad(x, _padding(attributes), value=-math.inf)
-    x = torch.maximum(x[:, :, 1:], x[:, :, :-1])
-    return torch.maximum(x[..., 1:], x[..., :-1])
-
-
-def _joined_largest(_: _Attributes, x: Tensor, joined: Tensor) -> Tensor:
-    """Writes the largest of each pixel and those below and right of it into the first channels.
-
-    `x` comes from a ReLU. Numbers that are not negative have the order of their bits, whose maximum
-    is faster than that of bfloat16.
-    """
-    bits = torch.int16 if x.element_size() == 2 else torch.int32
-    given, results = x.view(bits), joined.view(bits)[:, : x.shape[1]]
-    tall = torch.empty_like(given)
-    torch.maximum(given[:, :, 1:], given[:, :, :-1], out=tall[:, :, :-1])
-    tall[:, :, -1] = given[:, :, -1]
-    torch.maximum(tall[..., 1:], tall[..., :-1], out=results[..., :-1])
-    results[..., -1] = tall[..., -1]
-    return joined
+    # torch's max pooling takes 5 to 30 times as long on CPUs. A ReLU precedes it, and numbers that
+    # are not negative have the order of their bits, which are compared faster than bfloat16.
+    bits = x.view(torch.int16 if x.element_size() == 2 else torch.int32)
+    bits = functional.pad(bits, _padding(attributes))
+    bits = torch.maximum(bits[:, :, 1:], bits[:, :, :-1])
+    return torch.maximum(bits[..., 1:], bits[..., :-1]).view(x.dtype)
 
 
 def _hard_sigmoid(attributes: _Attributes, x: Tensor) -> Tensor:
@@ -332,7 +305,6 @@ _OPERATORS: dict[str, Callable[..., Tensor]] = {
     "Div": lambda _, x, y: x / y,
     "GlobalAveragePool": lambda _, x: x.mean((2, 3), keepdim=True),
     "HardSigmoid": _hard_sigmoid,
-    "JoinedMaxPool": _joined_largest,
     "MatMul": lambda _, x, y: x @ y,
     "MaxPool": _largest_of_four,
     "Mul": lambda _, x, y: x * y,
