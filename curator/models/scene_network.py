@@ -178,6 +178,10 @@ class SceneNetwork(PictureNetwork):
     ) -> _Convolution:
         weight, gain = state[f"{convolution}.weight"], state[f"{norm}.weight"]
         gain = gain / self._torch.sqrt(state[f"{norm}.running_var"] + _EPSILON)
+        if stride == 2 and self.device == "cpu":
+            # TensorFlow puts the larger half of an odd padding after the picture. On a CPU, padding
+            # takes longer than this: equal halves, and a kernel that begins with zeros.
+            weight = self._torch.nn.functional.pad(weight, (1, 0, 1, 0))
         scaled = (weight * gain.view(-1, 1, 1, 1)).contiguous(
             memory_format=self._torch.channels_last
         )
@@ -191,9 +195,8 @@ def _convolved(x_NCHW: "Tensor", layer: _Convolution) -> "Tensor":
     from torch.nn.functional import conv2d, pad
 
     side = layer.weight.shape[2]
-    padding = side // 2
-    if layer.stride == 2:
-        # TensorFlow puts the larger half of an odd padding after the picture.
+    padding = (side - 1) // 2
+    if layer.stride == 2 and side % 2 == 1:
         before, after = (side - 2) // 2, (side - 1) // 2
         x_NCHW = pad(x_NCHW, (before, after, before, after))
         padding = 0

@@ -8,6 +8,7 @@ import pytest
 from film_shots import photograph
 from numpy.typing import NDArray
 
+from curator.models import scene_network
 from curator.models.catalogue import load_catalogue
 from curator.models.scene_network import (
     SCENE_DIM,
@@ -70,6 +71,21 @@ def test_features_are_those_of_another_implementation(
         maps = model.forward_features((pictures.permute(0, 3, 1, 2).float() - 127) / 128)
         expected = torch.nn.functional.normalize(maps.mean((2, 3)), dim=-1).numpy()
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", [3, 5])
+@pytest.mark.parametrize("shape", [(16, 16), (15, 22)])
+def test_a_kernel_that_begins_with_zeros_pads_as_tensorflow_does(
+    side: int, shape: tuple[int, int]
+) -> None:
+    torch = pytest.importorskip("torch")
+    draw = torch.Generator().manual_seed(side)
+    picture = torch.randn(1, 8, *shape, generator=draw)
+    weight = torch.randn(8, 1, side, side, generator=draw)
+    padded = scene_network._Convolution(weight, torch.zeros(8), 2, 8, is_activated=False)
+    wide = padded._replace(weight=torch.nn.functional.pad(weight, (1, 0, 1, 0)))
+    found = [scene_network._convolved(picture, layer) for layer in (wide, padded)]
+    torch.testing.assert_close(*found, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("edit", [cropped, np.fliplr, inset, letterboxed])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from overlays import drawn, lettering
 
 from curator.errors import DeviceMemoryError, ModelError
+from curator.models import onnx_network, text_detector
 from curator.models.onnx_network import OnnxNetwork
 from curator.models.text_detector import (
     BOX_COLUMNS,
@@ -74,6 +75,33 @@ def test_the_network_is_that_of_onnxruntime_in_bfloat16_too(detector: TextDetect
     assert len(expected) == 1
     found = TextDetector(precision="auto").boxes(frame(0, 640, 360))
     np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_saves_time_on_cpus_changes_no_bit(dtype: torch.dtype) -> None:
+    levels = batch(frame(0, 640, 352), frame(1, 640, 352)).permute(0, 3, 1, 2)
+    given = text_detector._looked_up(levels, dtype)
+    assert torch.equal(given, (levels.flip(1) / 127.5 - 1).to(dtype))
+    # Maxima of bits.
+    rectified = given.relu()
+    found = onnx_network._largest_of_four(
+        {"auto_pad": "SAME_UPPER", "kernel_shape": [2, 2]}, rectified
+    )
+    padded = torch.nn.functional.pad(rectified.float(), (0, 1, 0, 1))
+    assert torch.equal(found.float(), torch.nn.functional.max_pool2d(padded, 2, stride=1))
+    # Packed weights, whose layout suits the first size, serve other sizes too.
+    used, fresh = (OnnxNetwork(TEXT_WEIGHTS.read(), device="cpu", dtype=dtype) for _ in range(2))
+    used(given)
+    tall = given.transpose(2, 3)
+    assert torch.equal(used(tall), fresh(tall))
+
+
+def test_no_weight_slows_arithmetic_down() -> None:
+    """Half of the weights of two layers of the file are denormals."""
+    network = OnnxNetwork(TEXT_WEIGHTS.read(), device="cpu")
+    weights = [tensor for tensor in network._weights.values() if tensor.is_floating_point()]
+    assert all(((tensor == 0) | (tensor.abs() >= 1e-30)).all() for tensor in weights)
+    assert sum(int((tensor == 0).sum()) for tensor in weights) > 200_000
 
 
 @pytest.mark.needs_gpu
