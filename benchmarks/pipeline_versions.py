@@ -5,8 +5,10 @@
 
 Each round runs, in turn: `ffmpeg` decoding the videos, this checkout, the other checkout (--base),
 and what people script otherwise: `scenedetect` finds the shots, and `ffmpeg` encodes each
-(--splitter names a Python that has `scenedetect`). CPU-seconds are those of all processes. Then
-each clip whose bounds or decision differ between the two checkouts is listed.
+(--splitter names a Python that has `scenedetect`). CPU-seconds are those of all processes; for
+each checkout also by purpose, as medians, because other work on the machine changes the cost of
+decoding by more than small gains. Then each clip whose bounds or decision differ between the two
+checkouts is listed.
 """
 
 import json
@@ -92,6 +94,7 @@ def main() -> None:
 
         cases["script"] = split
     costs: dict[str, list[Cost]] = {name: [] for name in cases}
+    parts: dict[str, dict[str, list[float]]] = {name: {} for name in cases}
     print(f"{'':10} {'wall s':>8} {'CPU s':>8} {'peak GiB':>8}")
     for _ in range(args.rounds):
         for name, run in cases.items():
@@ -99,6 +102,10 @@ def main() -> None:
             if cost.code != 0:
                 raise SystemExit(f"{name}: {cost.code}\n{cost.output}")
             costs[name].append(cost)
+            if name in ("here", "base"):
+                summary = json.loads((args.work / name / "summary.json").read_text())
+                for part, spent_s in summary["cpu_seconds"].items():
+                    parts[name].setdefault(part, []).append(spent_s)
             peak_gib = cost.peak_rss_bytes / 2**30
             print(f"{name:10} {cost.wall_s:8.1f} {cost.cpu_s:8.1f} {peak_gib:8.2f}", flush=True)
     results: dict[str, Any] = {
@@ -116,8 +123,9 @@ def main() -> None:
         print(f"here / {name}: {statistics.median(ratios):.3f}")
     for name in {"here", "base"} & set(cases):
         summary = json.loads((args.work / name / "summary.json").read_text())
-        results[name] |= {key: summary[key] for key in ("cpu_seconds", "cut")}
-        spent = ", ".join(f"{part} {s:.1f}" for part, s in summary["cpu_seconds"].items())
+        results[name] |= {"cpu_seconds": parts[name], "cut": summary["cut"]}
+        medians = {part: statistics.median(rounds) for part, rounds in parts[name].items()}
+        spent = ", ".join(f"{part} {s:.1f}" for part, s in medians.items())
         print(f"{name} {commit(ROOT if name == 'here' else args.base)}: {spent}")
         print(f"{name}: {json.dumps(summary['cut'])}")
     if "base" in cases:

@@ -137,6 +137,8 @@ class Worker:
         number: Its number in the run.
         asked_s: Time of the request, by the monotonic clock.
         handle: The backend's handle.
+        may_serve_again: Whether its process holds one core, whatever its pool requests, and no GPU,
+            whose memory is freed only with the process. Other chains can use such a process.
         ready: None until the worker has started.
         given: Its units; it works on the first one.
     """
@@ -146,6 +148,7 @@ class Worker:
     number: int
     asked_s: float
     handle: Any = None
+    may_serve_again: bool = False
     ready: WorkerReady | None = None
     given: deque[UnitAttempts] = field(default_factory=deque)
 

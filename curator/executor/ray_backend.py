@@ -225,8 +225,9 @@ class RayBackend:
         """Requests an actor, or takes an idle one."""
         with self._lock:
             cpus = pool.resources.cpus
+            worker.may_serve_again = cpus == 1 and not pool.resources.gpus
             if self._idle and 0 < cpus <= 1 and not pool.resources.gpus:
-                worker.handle = self._idle.pop()
+                worker.handle, worker.may_serve_again = self._idle.pop(), True
             else:
                 # Idle workers must hold no cores that others wait for.
                 while self._idle and (cpus or pool.resources.gpus):
@@ -259,11 +260,9 @@ class RayBackend:
     def end(self, worker: Worker, *, may_serve_again: bool) -> None:
         """Ends a worker, or keeps it for the next chain."""
         actor, worker.handle = worker.handle, None
-        # The memory of a GPU is freed only with the process.
-        is_common = worker.pool.resources.cpus == 1 and not worker.pool.resources.gpus
         with self._lock:
             may_serve_again = may_serve_again and self._may_serve_again and not self.is_elastic
-            if may_serve_again and is_common:
+            if may_serve_again and worker.may_serve_again:
                 self._idle.append(actor)
                 return
         self._ray.kill(actor)

@@ -160,7 +160,12 @@ def importable_code() -> ImportableCode:
         *(path for path in sys.path if _has_packages(path) and not _is_personal(path)),
     ]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    paths = [*installed, *(path for path in libraries if not _is_personal(path))]
+    # The import of OpenCV adds a folder inside an installed one. As another path, it would make a
+    # sandbox of before that import look as if it could not read what it needs.
+    paths = [
+        *installed,
+        *(p for p in libraries if not _is_personal(p) and not _is_inside(p, installed)),
+    ]
     plugins = {}
     # A copy, because another thread may import meanwhile.
     modules = {name: module for name, module in sys.modules.copy().items() if "." not in name}
@@ -199,6 +204,11 @@ def _is_personal(path: str) -> bool:
     return not os.path.isabs(path) or any(
         Path(os.path.realpath(folder)).is_relative_to(real) for folder in personal
     )
+
+
+def _is_inside(path: str, folders: Iterable[str]) -> bool:
+    real = Path(os.path.realpath(path))
+    return any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
 
 
 class PluginFinder:

@@ -133,12 +133,19 @@ def test_workers_serve_the_next_chain(shared: Engine) -> None:
     ((_, first),) = shared.run([where("a")], [0])
     assert list(shared.run([where("b")], [0, 0])) == [("b", first)] * 2
     assert ("light", first) in list(shared.run([where("light", 0.5)], [0]))
+    # The process still holds a core, although the last chain requested half of one.
+    assert list(shared.run([where("b")], [0])) == [("b", first)]
     titles = {title for name in ("cut", "shard") for title in shared.run([titled(name)], [0])}
     assert titles == {"ray::curate_cut.run", "ray::curate_shard.run"}
     import ray
 
     actors = ray._private.state.state.actor_table(None)
-    assert {"curate_Where", "curate_cut"} == {a["ActorClassName"] for a in actors.values()}
+    assert [a["ActorClassName"] for a in actors.values()] == ["curate_Where"]
+    # A process that was started for half a core holds no more, so it serves no other chain.
+    list(shared.run([where("two", 2)], [0]))
+    ((_, light),) = shared.run([where("light", 0.5)], [0])
+    ((_, other),) = shared.run([where("b")], [0])
+    assert len({first, light, other}) == 3
     # A chain that failed leaves no worker.
     with pytest.raises(StorageError):
         list(shared.run([KEEPS], [1, 2]))

@@ -186,3 +186,14 @@ def test_code_is_found_without_the_folder_around_it(
     assert spec is not None
     assert spec.submodule_search_locations == [str(current / "spread_plugin")]
     assert finder.find_spec("numpy") is None
+
+
+def test_libraries_inside_packages_are_no_path_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The import of OpenCV adds one. A sandbox from before the import can read it already."""
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    before = importable_code().paths
+    inside = f"{Path(pytest.__file__).parents[1]}/cv2/../../lib64"
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{inside}:/opt/libraries")
+    assert set(importable_code().paths) - set(before) == {"/opt/libraries"}

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from curator.matching.clip_footage import ClipFootage, joined
 from curator.matching.verify_pair import COMMON_EDITS, Edits, Match, verify_pair
+from curator.media.opencv import for_small_pictures
 from curator.stage import Footage, ReferenceClips, Work
 from curator.tables.duplicate_pairs import Pair
 from curator.tables.footage_index import FootageIndex
@@ -210,6 +211,7 @@ def _named(
     return [(min(a, b), max(a, b)) for a, b in zip(first, second, strict=True)]
 
 
+@for_small_pictures()
 def _verified(
     footages: Sequence[Footage],
     edits: Edits,
