@@ -4,11 +4,14 @@ It has no credentials, and opens no connections and no files of users: its paren
 it. `sandboxed_process` is the parent's side, and lists the messages.
 """
 
+import ctypes
+import gc
 import importlib
 import io
 import logging
 import os
 import pickle
+import platform
 import sys
 import tempfile
 import threading
@@ -156,6 +159,9 @@ class _Sandbox:
                 self._is_locked = True
                 # Hides compilers, for which `ctypes.util.find_library` would write temporary files.
                 os.environ["PATH"] = "/nonexistent"
+            if self._stage is not None:
+                self._stage = None
+                _return_memory()
             with no_collection():
                 self._stage = pickle.loads(stage)
                 self._stage.on_reached = self._reached
@@ -214,6 +220,13 @@ class _Sandbox:
         stage.cpu_s.clear()
         stage.counts.clear()
         self.tell("done", result, *spent)
+
+
+def _return_memory() -> None:
+    """Returns the memory of a stage that has ended to the system, also what glibc keeps."""
+    gc.collect()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def gpu_error(error: Exception, gpu: GpuAccess | None) -> DeviceError | None:
