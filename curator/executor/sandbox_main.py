@@ -80,6 +80,12 @@ class _ParentReader(SeekableReader):
         super().close()
 
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""glibc's numbers for `mallopt`."""
+_KEPT_BYTES = 128 << 10
+"""Size of blocks that glibc keeps by default."""
+
+
 class _Sandbox:
     """Runs a stage over items, one at a time; `files` are the only files that it may write."""
 
@@ -223,10 +229,16 @@ class _Sandbox:
 
 
 def _return_memory() -> None:
-    """Returns the memory of a stage that has ended to the system, also what glibc keeps."""
+    """Returns the memory of a stage that has ended to the system, also what glibc keeps.
+
+    A stage may have made glibc keep freed blocks; from here on, it keeps few again.
+    """
     gc.collect()
     if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
+        libc = ctypes.CDLL(None)
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            libc.mallopt(option, _KEPT_BYTES)
+        libc.malloc_trim(0)
 
 
 def gpu_error(error: Exception, gpu: GpuAccess | None) -> DeviceError | None:
