@@ -241,9 +241,10 @@ class Recipe(_WithOptional):
         if not isinstance(sections, dict):
             return sections
         before, following = sections.get(FOLLOW_SIZE) or (), list[str]()
-        given = sections.get("shard", {})
+        section, _, name = RESOLUTIONS.partition(".")
+        given = sections.get(section, {})
         if RESOLUTIONS in before and isinstance(given, dict):
-            given = {key: value for key, value in given.items() if key != "resolutions"}
+            given = {key: value for key, value in given.items() if key != name}
         try:
             cut = CutConfig.model_validate(sections.get("cut", {}))
             propose = ProposeConfig.model_validate(sections.get("propose", {}))
@@ -255,19 +256,19 @@ class Recipe(_WithOptional):
         sides = {min(size) for size in written_sizes(cut, propose)}
         if len(sides) < 2:
             sides = {least_px} if least_px < min(shard.resolutions) else set()
-        if "resolutions" not in shard.model_fields_set and isinstance(given, dict | ShardConfig):
+        if name not in shard.model_fields_set and isinstance(given, dict | ShardConfig):
             following.append(RESOLUTIONS)
             own = given if isinstance(given, dict) else given.model_dump(exclude_unset=True)
-            classes = {"resolutions": tuple(sorted({*sides, *shard.resolutions}))}
-            sections = sections | {"shard": own | classes}
+            classes = {name: tuple(sorted({*sides, *shard.resolutions}))}
+            sections = sections | {section: own | classes}
         rules = sections.get("filters")
         if isinstance(rules, dict):
             rules = dict(rules)
-            for name, rule in rules.items():
-                key = f"filters.{name}.min"
-                is_size = isinstance(rule, dict) and (rule.get("score") or name) == SHORT_SIDE
+            for label, rule in rules.items():
+                key = f"filters.{label}.min"
+                is_size = isinstance(rule, dict) and (rule.get("score") or label) == SHORT_SIDE
                 if is_size and (rule.get("min") == TRAINED or key in before):
-                    rules[name] = rule | {"min": float(least_px)}
+                    rules[label] = rule | {"min": float(least_px)}
                     following.append(key)
             sections = sections | {"filters": rules}
         return sections | {FOLLOW_SIZE: following}
