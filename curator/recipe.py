@@ -241,6 +241,8 @@ class Recipe(_WithOptional):
         if not isinstance(sections, dict):
             return sections
         before, following = sections.get(FOLLOW_SIZE) or (), list[str]()
+        is_list = isinstance(before, list | tuple)
+        before = before if is_list else ()
         section, _, name = RESOLUTIONS.partition(".")
         given = sections.get(section, {})
         if RESOLUTIONS in before and isinstance(given, dict):
@@ -256,9 +258,9 @@ class Recipe(_WithOptional):
         sides = {min(size) for size in written_sizes(cut, propose)}
         if len(sides) < 2:
             sides = {least_px} if least_px < min(shard.resolutions) else set()
-        if name not in shard.model_fields_set and isinstance(given, dict | ShardConfig):
+        own = given.model_dump(exclude_unset=True) if isinstance(given, ShardConfig) else given
+        if isinstance(own, dict) and name not in own:
             following.append(RESOLUTIONS)
-            own = given if isinstance(given, dict) else given.model_dump(exclude_unset=True)
             classes = {name: tuple(sorted({*sides, *shard.resolutions}))}
             sections = sections | {section: own | classes}
         rules = sections.get("filters")
@@ -271,7 +273,8 @@ class Recipe(_WithOptional):
                     rules[label] = rule | {"min": float(least_px)}
                     following.append(key)
             sections = sections | {"filters": rules}
-        return sections | {FOLLOW_SIZE: following}
+        # Validation names a value of another kind.
+        return sections | {FOLLOW_SIZE: following} if is_list else sections
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -473,12 +476,13 @@ def _changed(data: dict[str, Any], overrides: Overrides, path: Path | str) -> Re
         if isinstance(overrides, Mapping) and [key for key, _ in changes].count(key) > 1:
             raise RecipeError(f"overrides sets {key} twice; omit one")
         _set(data, key, value, f"{source} {f'{key}={value_words(value)}'!r}")
-    # What a change sets follows the size no longer.
-    data[FOLLOW_SIZE] = [
-        name
-        for name in data.get(FOLLOW_SIZE) or ()
-        if not any(f"{name}.".startswith(f"{key}.") for key, _ in changes)
-    ]
+    if isinstance(following := data.get(FOLLOW_SIZE), list):
+        # What a change sets follows the size no longer.
+        data[FOLLOW_SIZE] = [
+            name
+            for name in following
+            if not any(f"{name}.".startswith(f"{key}.") for key, _ in changes)
+        ]
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:

@@ -10,7 +10,7 @@ from film_makers import text_file
 
 import curator
 from curator.cli import main
-from curator.errors import UsageError
+from curator.errors import RecipeError, UsageError
 from curator.recipe import Recipe, load_recipe, recipe_used, with_changes
 from curator.runs.output_recipe import choose_recipe
 from curator.runs.recipe_changes import consequences, recipe_changes
@@ -145,6 +145,8 @@ def test_what_a_recipe_leaves_to_the_size_follows_a_later_size() -> None:
         other = with_changes(recipe, ["cut.size=256p"])
         assert other.shard.resolutions == (144, 480)
         assert other.filters.root["short_side_px"].min == 300
+    with pytest.raises(RecipeError, match=r"follow_size: expected a list.*got 5"):
+        with_changes(stored(), ["follow_size=5"])
     one = with_changes(stored(*own), ["filters.short_side_px.min=trained"])
     assert with_changes(one, ["cut.size=256p"]).filters.root["short_side_px"].min == 256
 
