@@ -392,6 +392,8 @@ def load_recipe(name: str | Mapping[str, Any], overrides: Overrides = ()) -> Rec
             f"recipe {path} is empty: it would have no rules, and would keep every clip; begin "
             f"with a copy of {pipelines_folder() / DEFAULT_RECIPE}.yaml"
         )
+    # What a file says counts, also in a copy of a stored recipe.
+    data.pop(FOLLOW_SIZE, None)
     return _changed(data, overrides, path)
 
 
@@ -475,7 +477,10 @@ def _changed(data: dict[str, Any], overrides: Overrides, path: Path | str) -> Re
     for key, value in changes:
         if isinstance(overrides, Mapping) and [key for key, _ in changes].count(key) > 1:
             raise RecipeError(f"overrides sets {key} twice; omit one")
-        _set(data, key, value, f"{source} {f'{key}={value_words(value)}'!r}")
+        words = f"{source} {f'{key}={value_words(value)}'!r}"
+        if key == FOLLOW_SIZE:
+            raise RecipeError(f"{words}: curate fills this key in; set the keys that it names")
+        _set(data, key, value, words)
     if isinstance(following := data.get(FOLLOW_SIZE), list):
         # What a change sets follows the size no longer.
         data[FOLLOW_SIZE] = [

@@ -145,8 +145,12 @@ def test_what_a_recipe_leaves_to_the_size_follows_a_later_size() -> None:
         other = with_changes(recipe, ["cut.size=256p"])
         assert other.shard.resolutions == (144, 480)
         assert other.filters.root["short_side_px"].min == 300
-    with pytest.raises(RecipeError, match=r"follow_size: expected a list.*got 5"):
-        with_changes(stored(), ["follow_size=5"])
+    with pytest.raises(RecipeError, match=r"'follow_size=\[\]': curate fills this key in"):
+        with_changes(stored(), ["follow_size=[]"])
+    # A copy of a stored recipe is a recipe like others: what is changed in it counts.
+    copied = json.loads(stored().model_dump_json())
+    copied["shard"]["resolutions"] = [144]
+    assert load_recipe(copied).shard.resolutions == (144,)
     one = with_changes(stored(*own), ["filters.short_side_px.min=trained"])
     assert with_changes(one, ["cut.size=256p"]).filters.root["short_side_px"].min == 256
 

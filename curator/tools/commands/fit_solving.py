@@ -184,14 +184,15 @@ def _smaller(
 
 def based(recipe: "Recipe") -> tuple[str, dict[str, Any]]:
     """Returns the recipe of this package that is nearest to a recipe, and the keys that differ."""
-    from curator.recipe import leaves, load_recipe, recipe_names
+    from curator.recipe import FOLLOW_SIZE, leaves, load_recipe, recipe_names
 
     wanted = recipe.model_dump(mode="json")
     wanted["propose"]["windows"] = [_short(window) for window in recipe.propose.windows]
     nearest: tuple[int, str, dict[str, Any]] | None = None
     for name in recipe_names():
         changes = _differences(load_recipe(name).model_dump(mode="json"), wanted)
-        changes.pop("about", None)
+        for key in ("about", FOLLOW_SIZE):
+            changes.pop(key, None)
         found = len(list(leaves(changes))), name, changes
         if nearest is None or found[0] < nearest[0]:
             nearest = found
