@@ -79,7 +79,7 @@ def measure_here(videos: list[str], n: int, answers: Path) -> None:
     """Prints mean milliseconds by network as JSON, and stores the answers."""
     import torch
 
-    from curator.stages.analyze.stage import keep_freed_memory
+    from curator.executor.freed_memory import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(1)

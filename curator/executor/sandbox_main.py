@@ -4,14 +4,11 @@ It has no credentials, and opens no connections and no files of users: its paren
 it. `sandboxed_process` is the parent's side, and lists the messages.
 """
 
-import ctypes
-import gc
 import importlib
 import io
 import logging
 import os
 import pickle
-import platform
 import sys
 import tempfile
 import threading
@@ -33,6 +30,7 @@ from curator.errors import (
 )
 from curator.executor.cpu_accounting import no_collection
 from curator.executor.failures import failure, internal_failure
+from curator.executor.freed_memory import return_freed_memory
 from curator.executor.plain_values import to_bytes
 from curator.executor.sandbox import (
     GpuAccess,
@@ -78,12 +76,6 @@ class _ParentReader(SeekableReader):
             with suppress(BrokenPipeError):
                 self._sandbox.tell("close", self._handle)
         super().close()
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""glibc's numbers for `mallopt`."""
-_KEPT_BYTES = 128 << 10
-"""Size of blocks that glibc keeps by default."""
 
 
 class _Sandbox:
@@ -167,7 +159,7 @@ class _Sandbox:
                 os.environ["PATH"] = "/nonexistent"
             if self._stage is not None:
                 self._stage = None
-                _return_memory()
+                return_freed_memory()
             with no_collection():
                 self._stage = pickle.loads(stage)
                 self._stage.on_reached = self._reached
@@ -226,19 +218,6 @@ class _Sandbox:
         stage.cpu_s.clear()
         stage.counts.clear()
         self.tell("done", result, *spent)
-
-
-def _return_memory() -> None:
-    """Returns the memory of a stage that has ended to the system, also what glibc keeps.
-
-    A stage may have made glibc keep freed blocks; from here on, it keeps few again.
-    """
-    gc.collect()
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-            libc.mallopt(option, _KEPT_BYTES)
-        libc.malloc_trim(0)
 
 
 def gpu_error(error: Exception, gpu: GpuAccess | None) -> DeviceError | None:

@@ -1,7 +1,5 @@
 """The stages of the analysis: plan segments, decode and measure, join segments, hash sources."""
 
-import ctypes
-import platform
 import time
 from collections.abc import Mapping, Sequence, Set
 from copy import copy
@@ -9,6 +7,7 @@ from dataclasses import replace
 from typing import BinaryIO, Self
 
 from curator.errors import DeviceLostError, ErrorCode
+from curator.executor.freed_memory import keep_freed_memory
 from curator.measures.distortion import DISTORTION
 from curator.measures.measure_contract import Measure
 from curator.measures.motion import Flow
@@ -57,10 +56,6 @@ Analyzed = Track | Failure | WholeReason | ContentHashes
 Plan = list[Segment] | WholeReason  # the segments of a long source, or why it has none
 SLOW_MEASURES = 10.0  # factor of the CPU limit with a CLIP model or users' measures
 MAX_DECODE_BYTES = 4 << 30  # in addition to the networks; 8K takes 0.7 GB, more with threads
-_KEPT_BYTES = 256 << 20
-"""Freed memory that the process keeps. This is more than a chunk of the shot network needs: its
-largest tensor has 21 MB."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # glibc's numbers for `mallopt`
 
 
 class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
@@ -413,18 +408,3 @@ def load_analysis_models(
         flow=flow,
         measures=measures,
     )
-
-
-def keep_freed_memory() -> None:
-    """Makes glibc reuse large freed blocks of memory; has no effect with another C library.
-
-    By default, glibc returns freed blocks of some megabytes to the system. The kernel then clears
-    and maps new pages, which takes up to a tenth of the shot network's time. All threads share one
-    heap, because each heap keeps freed memory, and workers would grow with each source.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        # The other options only help if this one is accepted: the value may be too large.
-        if libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES):
-            libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-            libc.mallopt(_M_ARENA_MAX, 1)

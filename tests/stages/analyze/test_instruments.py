@@ -7,7 +7,7 @@ TOUCHES = """
 import resource, sys
 import numpy as np
 if sys.argv[1] == "kept":
-    from curator.stages.analyze.stage import keep_freed_memory
+    from curator.executor.freed_memory import keep_freed_memory
     keep_freed_memory()
 np.ones(48 << 20, np.uint8)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -21,11 +21,26 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
-from curator.stages.analyze.stage import keep_freed_memory
+from curator.executor.freed_memory import keep_freed_memory
 keep_freed_memory()
 pools = [ThreadPoolExecutor(1) for _ in range(4)]
 for pool in pools:
     pool.submit(lambda: [np.ones(1 << 16, np.uint8) for _ in range(1600)]).result().clear()
+(line,) = [x for x in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in x]
+print(int(line.split()[1]) >> 10)
+"""
+
+RETURNED = """
+import sys
+from pathlib import Path
+import numpy as np
+from curator.executor.freed_memory import keep_freed_memory, return_freed_memory
+keep_freed_memory()
+blocks = [np.ones(1 << 20, np.uint8) for _ in range(160)]
+last = np.ones(1 << 20, np.uint8)
+del blocks
+if sys.argv[1] == "returned":
+    return_freed_memory()
 (line,) = [x for x in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in x]
 print(int(line.split()[1]) >> 10)
 """
@@ -46,3 +61,7 @@ def test_memory_that_was_freed_is_used_again_by_any_thread() -> None:
     assert given_back > 10 * kept
     # Pins one heap: four threads that take 100 MB in turn need 100 MB, and not 400.
     assert printed(IN_TURN, "kept") < 250
+
+
+def test_a_stage_that_ended_leaves_no_freed_memory_to_the_next_one() -> None:
+    assert printed(RETURNED, "kept") - printed(RETURNED, "returned") > 140
